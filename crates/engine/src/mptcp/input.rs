@@ -27,10 +27,9 @@ use crate::tcp::send::{Echo, Sender};
 use crate::{JoinAuth, SubflowId};
 
 impl Connection {
-    /// Handles a segment for subflow `id`. Returns whether the caller has to answer the segment by a RST. The
-    /// answer is a RST if, during the handshake, the segment acknowledges numbers that this side never sent.
-    /// Such a segment belongs to an earlier connection with the same 4-tuple (RFC 9293 sections 3.10.7.3 and
-    /// 3.10.7.4).
+    /// Handles a segment for subflow `id`. Returns whether the caller has to answer the segment by a RST. This is
+    /// so if the segment comes during the handshake and acknowledges numbers that this side never sent: it belongs
+    /// to an earlier connection with the same 4-tuple (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
     #[must_use]
     // Conforms: 9293-3.10.7.3-1, 9293-3.10.7.4-3
     pub fn on_segment(
@@ -159,9 +158,9 @@ impl Connection {
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let fast_close = self.transport.mode.is_fast_close(tcp);
         let subflow = &mut self.transport.subflows[i];
-        // A peer that aborts sends its RST behind all of its data, some of which may be missing here. So a RST
-        // with MP_FASTCLOSE is accepted at the end of the received data as well as at the expected number. The
-        // option has our key, which proves the sender.
+        // A peer that aborts numbers its RST after all data that it has sent. If some of this data was lost, the
+        // number is the end of the highest data received, not `rcv.nxt`. A RST with MP_FASTCLOSE is accepted there
+        // too, because the option has our key, which proves the sender.
         let at_received_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt && !at_received_end {
@@ -228,8 +227,8 @@ impl Connection {
             // The clock counts whole milliseconds, so the echo may be up to 1 ms older than it looks.
             age: Duration::from_millis(u64::from(clock.wrapping_sub(ts.echo)) + 1),
         });
-        // The round trip of arriving payload shows the length of the queue in front of the peer's link. A
-        // segment without payload does not wait in that queue.
+        // The age of an echo that comes with payload includes the wait in the queue that the peer's data builds in
+        // front of its link. A segment without payload may have found this queue empty.
         if let Some(echo) = echo.filter(|_| !is_bare) {
             subflow.rcv.arriving.on_echo(ctx.now, echo);
         }
@@ -426,7 +425,8 @@ impl Connection {
     // Conforms: 8684-3.3.2-7, 8684-3.3.5-1, 8684-3.3.5-2, 8684-4-1
     fn on_dss(&mut self, ctx: &mut Ctx<'_>, i: usize, dss: &Dss, window: u16) {
         let una = self.transport.snd.una();
-        // The peer may also acknowledge a DATA_FIN whose repeat is due but has not left yet.
+        // A DATA_FIN that was sent once counts as sent even while its repeat is due: the peer may acknowledge the
+        // first one before the repeat leaves.
         let fin_sent = self.transport.closing.is_out();
         let sent_end = self.transport.snd.nxt + u64::from(self.transport.closing.tries() > 0);
         let fin_end = self.transport.snd.buf.end() + 1;
@@ -438,8 +438,8 @@ impl Connection {
         // A DATA_ACK of data never sent is bogus and is ignored, with the window beside it.
         if let Some(ack) = ack.filter(|a| *a <= sent_end) {
             if self.transport.snd.outstanding() == 0 && self.transport.closing.tries() == 0 {
-                // The peer has acknowledged everything and is alive. It owes nothing but window, and it may
-                // withhold the window for as long as its reader pauses.
+                // The peer has acknowledged everything and is alive, so a DATA_ACK that stands still is no sign of
+                // a failure: the peer may keep its window closed for as long as its reader pauses.
                 self.transport.live.behind = None;
             }
             let shift = self.transport.subflows[i].agreed.peer_shift;
@@ -613,6 +613,8 @@ impl Connection {
                         done.refused
                     }),
                 Some(held) => {
+                    // `held` counts subflow offsets and does not know the window of the connection, so the payload
+                    // is cut at the window here.
                     let room = self
                         .transport
                         .rcv
@@ -625,6 +627,7 @@ impl Connection {
                 }
             };
             let Ok(refused) = refused else {
+                // Without memory for its next bytes the subflow may never go on, and a reset frees what it holds.
                 if at == self.transport.subflows[i].rcv.nxt && ctx.shared.pool.available() == 0 {
                     self.transport.reset_if_memory_stuck(i);
                 }
@@ -674,12 +677,13 @@ impl Transport {
         let snd = &subflow.snd;
         let ack = tcp.ack.offset_near(snd.iss, snd.una);
         if tcp.flags.contains(Flags::ACK) && ack.is_some_and(|ack| snd.is_acceptable(ack)) {
-            // The peer's keepalive shows that it is alive, just as an answer to ours would.
+            // A keepalive of the peer shows that the peer is alive, as its answer to our keepalive would.
             self.note_received(ctx.now, i);
         }
         self.subflows.wake(ctx.now, i);
         let rcv = &mut self.subflows[i].rcv;
         if !range.is_empty() {
+            // The answer echoes the timestamp of this retransmission, not TS.Recent (see `Subflow::timestamps`).
             rcv.echo_once = tcp.options.timestamps.map(|ts| ts.value);
             rcv.on_duplicate(range);
         } else if fin {
@@ -737,7 +741,7 @@ impl Subflows {
 
 /// Returns whether a segment without payload carries nothing but acknowledgement and window. A segment with
 /// MPTCP signals must not count as a duplicate acknowledgement, which is a sign of congestion (RFC 8684 section
-/// 3).
+/// 3). SACK blocks name the data that arrived, so a segment with SACK blocks is not counted either.
 // Conforms: 8684-3-1
 fn is_pure_ack(tcp: &tcp::Repr) -> bool {
     let signals =
@@ -747,8 +751,9 @@ fn is_pure_ack(tcp: &tcp::Repr) -> bool {
         && !tcp.options.mptcp.iter().any(signals)
 }
 
-/// Returns the SACK blocks above `ack`, and reports blocks below `ack` to `snd` as duplicates (D-SACK). A
-/// segment has room for at most four blocks (RFC 2018 section 3).
+/// Returns the SACK blocks above `ack`, and reports blocks below `ack` to `snd` as duplicates (D-SACK). A block
+/// that contains the byte at `ack` contradicts `ack` and is ignored. A segment has room for at most four blocks
+/// (RFC 2018 section 3).
 fn take_blocks(
     now: Instant,
     snd: &mut Sender,

@@ -50,7 +50,7 @@ impl Connection {
     /// connection has at most `max` subflows; if all places are taken, a join that proves the secret replaces
     /// a half-open join that does not. A listener also admits joins without proof, because the SYN may have
     /// left before the opener knew the secret; the third ACK needs the secret in any case. An opener with a
-    /// secret admits no join without proof, because listeners do not join.
+    /// secret refuses joins without proof: only the opener of a connection joins, so its peer sends no such SYN.
     pub fn admit_join(&mut self, ctx: &mut Ctx<'_>, nonce: u32, max: usize) -> Option<bool> {
         let keys = self
             .transport
@@ -71,6 +71,7 @@ impl Connection {
                 subflows.find(|s| half_open(s) && s.handshake.proof != JoinProof::Secret);
             if let Some(replaced) = replaced {
                 replaced.close(SubflowCloseReason::LackOfResources);
+                // Removes the closed subflow, so that its place is free below.
                 self.reconcile(ctx);
             }
         }
