@@ -175,8 +175,10 @@ pub struct Loss {
 
 /// A congestion controller. All windows are in bytes.
 ///
-/// The `in_flight` of a reduction is the data in flight before the loss was marked. This value matters only if the
-/// sender did not fill the window recently. If the sender filled the window, the reduction starts from the window.
+/// A reduction starts from the window if the sender has recently filled it or used at least half of it (RFC 7661
+/// section 4.4.1). Otherwise it starts from the most bytes that were recently in flight. One of these values is
+/// `in_flight`: the bytes in flight before the loss was marked.
+///
 /// After the [first loss](Loss::first) of an episode the window does not grow until an acknowledgement arrives
 /// whose `in_recovery` is unset; after [`on_rto`](Self::on_rto) the window grows by slow start during recovery.
 pub trait CongestionControl: fmt::Debug + Send {
@@ -215,9 +217,11 @@ pub trait CongestionControl: fmt::Debug + Send {
     }
     /// Restores the window that was in place before the last reduction, because that reduction was spurious.
     fn on_spurious(&mut self, now: Instant);
-    /// Handles the start, or a pause that was longer than a retransmission timeout (RFC 5681 section 4.1). A
-    /// window above `restart_window` bytes shrinks to it. A smaller window grows to it, unless slow start has
-    /// ended already. A controller that paces by its model of the path may keep its window instead.
+    /// Handles the start, or a pause that was longer than a retransmission timeout (RFC 5681 section 4.1).
+    /// `restart_window` is the initial window in bytes, or half of the path's known capacity if that is more. A
+    /// larger window shrinks to it. A smaller window grows to it as in Careful Resume
+    /// (draft-ietf-tsvwg-careful-resume), unless slow start has ended already. A controller that paces by its model
+    /// of the path may keep its window instead.
     fn on_idle(&mut self, restart_window: u64);
     /// Halves the window of a subflow whose missing data keeps the data of other subflows waiting at the
     /// receiver; the strategy decides when.
