@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quality {
-    /// Available bandwidth, bit/s. `None` if it is unknown. The bandwidth is infinite if measurements show only a
-    /// lower bound, or if the link lets bursts pass. JSON has no infinite number, so both an unknown and an
-    /// infinite bandwidth are `null` there.
+    /// Available bandwidth, bit/s. `None` if it is unknown. The bandwidth is infinite if the bursts that measure it
+    /// arrive too fast to show a rate: on a fast path, or behind a token bucket that lets bursts pass. JSON has no
+    /// infinite number, so both an unknown and an infinite bandwidth are `null` there.
     #[serde(default)]
     pub bandwidth: Option<f64>,
     /// Round-trip time, ms. `None` if it is unknown.
@@ -17,7 +17,7 @@ pub struct Quality {
 }
 
 impl Quality {
-    /// Returns these values, and in place of an unknown one the value of `other`.
+    /// Returns this quality, with each unknown value replaced by the value of `other`.
     pub(crate) fn or(self, other: Quality) -> Quality {
         Quality {
             bandwidth: self.bandwidth.or(other.bandwidth),

@@ -44,6 +44,7 @@ impl Upstream {
     /// Logs changed states of links and servers.
     pub(super) fn log_changes(&mut self, now: Instant) {
         if self.links.are_cut_off() {
+            // Interception logs its own changes. It has none if no server could be used since the start.
             self.notices.note_cut_off();
         }
         for link in 0..self.links.all.len() {

@@ -35,9 +35,9 @@ impl ProbePace {
         last.is_some_and(|at| now.saturating_since(at) < time)
     }
 
-    /// Returns whether users send, as far as probes are concerned.
+    /// Returns whether probes use the short interval because users send.
     pub(super) fn is_busy(&self, now: Instant) -> bool {
-        // After the last bytes, at least one more probe comes at the short interval.
+        // Two intervals, so that at least one more probe comes at the short interval after the last bytes.
         self.had_traffic(now, self.settings.busy * 2)
     }
 
@@ -50,8 +50,8 @@ impl ProbePace {
         current: bool,
     ) -> Duration {
         if health.reach == Reach::Down {
-            // Probes over a metered link cost money, so the interval doubles with each failure, up to 32-fold. The
-            // interval never exceeds the interval without traffic.
+            // Probes over a metered link cost money, so the interval doubles with each failure. It never exceeds the
+            // interval without traffic, which 32-fold reaches with the defaults (1 s and 30 s).
             let shift = if link.metered {
                 health.failures.min(5)
             } else {

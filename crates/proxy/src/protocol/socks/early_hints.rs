@@ -13,6 +13,7 @@ const LENGTH_FIELD_BYTES: usize = 2;
 /// | 2 | number of bytes of the hints, big endian, 0 to 1024 |
 /// | 0 to 1024 | hints |
 pub fn encode_early_hints(hints: &[u8]) -> Vec<u8> {
+    // The receiver refuses a message with more hints.
     let hints = &hints[..hints.len().min(RequestMetadata::MAX_HINTS)];
     let len = u16::try_from(hints.len()).unwrap_or(u16::MAX);
     [&len.to_be_bytes(), hints].concat()
