@@ -197,7 +197,8 @@ impl Client {
         }
     }
 
-    /// Sets the wall clock and forgets expired tickets. To be called at least once a minute.
+    /// Sets the wall clock and forgets expired tickets. To be called at least once a minute, so that a step of the
+    /// wall clock is noticed and no expired ticket stays in memory for long. The minute is a guess.
     pub fn set_clock(&self, now: Instant, wall: &WallClock) {
         self.endpoint.clock.set(now, wall);
         drop(self.tickets.unexpired());
@@ -285,7 +286,8 @@ impl Server {
         }
     }
 
-    /// Sets the wall clock and forgets expired tickets. To be called at least once a minute.
+    /// Sets the wall clock and forgets expired tickets. To be called at least once a minute, as
+    /// [`Client::set_clock`].
     pub fn set_clock(&self, now: Instant, wall: &WallClock) {
         self.endpoint.clock.set(now, wall);
         drop(self.tickets.unexpired());
@@ -485,7 +487,8 @@ impl ServerTickets {
     /// the ticket's secret (`secret_proved`), the ticket is removed.
     ///
     /// # Errors
-    /// Another connection has used the ticket in the meantime.
+    /// Another connection has used the ticket since [`begin_client_hello`](Self::begin_client_hello). The rule of
+    /// that method excludes this. If a caller broke the rule, the check would still keep a ticket valid only once.
     pub(super) fn finish_client_hello(&self, secret_proved: bool) -> Result<bool, ChannelError> {
         let mut table = self.unexpired();
         let Some(presented) = table.presented.take() else {
@@ -661,7 +664,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs a handshake, and returns how subflows authenticate by the parameters of each end.
+    /// Runs a handshake. Returns the authentication of subflows that each end derives from its peer's parameters.
     fn handshake(
         client: quic::ClientConnection,
         (server, secret): (quic::ServerConnection, Option<JoinSecret>),
