@@ -84,9 +84,9 @@ pub fn check_server(file: &Path, json: bool) -> Result<(), Failure> {
     show("server", &name, findings, json)
 }
 
-/// Checks a box before its start. Fails if the box cannot work, and the cause cannot end while the box runs. Logs
-/// a warning for each other fault. The file is read again, because some checks need its text, which `config` does
-/// not keep.
+/// Checks a box before its start. Fails if the box cannot work for a reason that stays while the box runs. Logs a
+/// warning for each other fault. The file is read again, because some checks need its text, which `config` does not
+/// keep.
 pub fn box_may_start(file: &Path, config: &BoxConfig) -> Result<(), Failure> {
     let (_, text) = read(file)?;
     let text = text.as_str();
