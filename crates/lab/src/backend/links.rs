@@ -202,6 +202,7 @@ fn run_session(
         next: START + SAMPLE_INTERVAL,
     });
     let ends = run_ends(setup, clock, taps.each_mut(), stacks, samplers.each_mut())?;
+    // In a session the server sends and the client reads.
     let [reads, sends] = ends.map(|driver| driver.core.stream);
     let packets = match_packets(&taps[1].seen, &taps[0].seen);
     let samples = samplers.map(|sampler| sampler.samples);
@@ -267,7 +268,7 @@ struct End {
     stream: Stream,
     /// The stream's connection, once it is open.
     conn: Option<ConnId>,
-    /// The time at which the driver makes a turn without packets, so that the meter observes it.
+    /// The time at which the driver's loop turns even if no packet arrives, so that the meter observes this end.
     next_check: Instant,
     /// Checks the bytes that the stream reads. It sees no packets, because the driver has no tap.
     oracle: Oracle,
@@ -390,7 +391,7 @@ impl Meter for FlowMeter<'_> {
         if let Some(outage) = self.case.outage {
             let time = now.saturating_since(self.released.unwrap_or(START));
             self.arrivals.record(time, end.stream.received);
-            // The timeout is read only until the outage starts.
+            // The result is the timeout at the start of the outage, which the outage itself would raise.
             if now < START + outage.from && end.ended().is_none() {
                 self.outage_rto = flow::outage_rto(self.case, stack, conn);
             }
@@ -429,7 +430,8 @@ struct Sampler<'a> {
 
 impl Meter for Sampler<'_> {
     fn observe(&mut self, now: Instant, end: &mut End, stack: &mut Stack) -> bool {
-        // The time of a sample that is due has passed, so that the next turn follows at once.
+        // Set before the samples are taken: if one is due, the time has passed and the next turn follows at once,
+        // as the trait asks of a meter that moves the client.
         end.next_check = self.next;
         while now >= self.next && self.samples.len() < self.count {
             self.samples.take(end.stream.received, end.conn, stack);

@@ -13,6 +13,7 @@ use braid::failure::Failure;
 pub fn run(args: &SwarmArgs, json: bool, verbose: bool) -> Result<(), Failure> {
     let bar = run_progress(args.seeds);
     let start = Instant::now();
+    // The command line refuses both options together.
     let worlds = match (args.attacked, args.tunnels) {
         (true, _) => Worlds::Attacked,
         (false, true) => Worlds::Tunnels,

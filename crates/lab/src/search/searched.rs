@@ -1,4 +1,6 @@
-//! The search in one draw: first runs of all variants, fresh runs of suspects, and toggles.
+//! The search in one draw, a random setup of paths and transfers. First runs of all strategies and single paths show
+//! the suspects: rivals that may be faster than the candidate. Fresh runs judge the suspects, since a rival that was
+//! picked for its first runs looks faster there than it is. Toggles change a lost draw to find the cause.
 
 use super::draw::Draw;
 use super::expected::Errors;
@@ -7,14 +9,15 @@ use super::run::{Measured, Variant, measure};
 use super::toggle::close;
 use crate::backend::Error;
 
-/// Bytes that the first runs of a variant may carry, so that large draws have few runs. A guess: 300 draws then end
-/// within half an hour on two processors.
+/// Number of bytes that all first runs of a variant may carry together, so that draws with large transfers have few
+/// runs. A guess: 300 draws then end within half an hour on two processors.
 const FIRST_BYTES: u64 = 60_000_000;
 /// Minimum and maximum number of first runs. Guesses.
 const FIRST_RUNS: [u64; 2] = [6, 20];
-/// Bytes that the fresh runs of a suspect may carry. A guess for the same reason.
+/// Number of bytes that all fresh runs of a suspect may carry together. A guess for the same reason.
 const FRESH_BYTES: u64 = 240_000_000;
-/// Minimum and maximum number of fresh runs. Guesses: 20 show a large difference, and 120 have a 95th percentile.
+/// Minimum and maximum number of fresh runs. Guesses: 20 runs show a large difference, and 120 runs have six above
+/// their 95th percentile.
 const FRESH_RUNS: [u64; 2] = [20, 120];
 
 /// A draw and the results in it.
