@@ -46,7 +46,7 @@ impl Direction {
 /// A link to emulate.
 #[derive(Debug, Clone)]
 pub struct LinkPlan {
-    /// Name of the TUN device at both ends; at most 15 bytes.
+    /// Name of the TUN device at both ends; at most 15 bytes (`IFNAMSIZ` without the terminating zero).
     pub name: String,
     /// Namespace of the `from` end.
     pub from: String,
@@ -121,21 +121,23 @@ impl Emulator {
     }
 
     /// Changes a link from now on, forward and reverse. The new schedules replace the old ones. The times of the
-    /// new schedules count from the start of the link; changes in the past are skipped.
+    /// new schedules count from the start of the link; changes in the past are skipped. An index without a link
+    /// ends the emulator's thread.
     ///
     /// # Errors
     ///
-    /// The emulator's thread has ended. It also ends if there is no link of this index.
+    /// Fails if the emulator's thread has ended.
     pub fn set(&self, link: usize, directions: [ScheduledSettings; 2]) -> io::Result<()> {
         self.tell(move |engine| engine.set(link, directions))
     }
 
     /// Restarts both directions of a link: packets in the link are dropped and not counted, counters return to
-    /// zero, and traces, schedules and random streams start again.
+    /// zero, and traces, schedules and random streams start again. An index without a link ends the emulator's
+    /// thread.
     ///
     /// # Errors
     ///
-    /// The emulator's thread has ended. It also ends if there is no link of this index.
+    /// Fails if the emulator's thread has ended.
     pub fn restart(
         &self,
         link: usize,
@@ -145,11 +147,12 @@ impl Emulator {
         self.tell(move |engine| engine.restart(link, directions, seed))
     }
 
-    /// Returns settings and counters of a link, forward and reverse.
+    /// Returns settings and counters of a link, forward and reverse. An index without a link ends the emulator's
+    /// thread.
     ///
     /// # Errors
     ///
-    /// The emulator's thread has ended. It also ends if there is no link of this index.
+    /// Fails if the emulator's thread has ended, also because of this index.
     pub fn stats(&self, link: usize) -> io::Result<[(Settings, Counters); 2]> {
         self.ask(move |engine| engine.stats(link))
     }
@@ -187,6 +190,7 @@ impl Emulator {
     /// Makes the emulator's thread run `task`, after all earlier tasks.
     fn tell(&self, task: impl FnOnce(&mut Engine) + Send + 'static) -> io::Result<()> {
         self.tasks.send(Box::new(task)).map_err(|_| ended())?;
+        // The thread waits in epoll for packets, and a channel has no descriptor that epoll could watch.
         rustix::io::write(&self.wake, &1u64.to_ne_bytes())?;
         Ok(())
     }
