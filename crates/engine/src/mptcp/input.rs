@@ -27,9 +27,9 @@ use crate::tcp::send::{Echo, Sender};
 use crate::{JoinAuth, SubflowId};
 
 impl Connection {
-    /// Handles a segment for subflow `id`. Returns whether the caller has to answer the segment by a RST. This is
-    /// so if the segment comes during the handshake and acknowledges numbers that this side never sent: it belongs
-    /// to an earlier connection with the same 4-tuple (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
+    /// Handles a segment for subflow `id`. Returns whether the caller has to answer the segment by a RST, because
+    /// it comes during the handshake and acknowledges numbers that this side never sent. Such a segment belongs to
+    /// an earlier connection with the same 4-tuple (RFC 9293 sections 3.10.7.3 and 3.10.7.4).
     #[must_use]
     // Conforms: 9293-3.10.7.3-1, 9293-3.10.7.4-3
     pub fn on_segment(
@@ -158,9 +158,9 @@ impl Connection {
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, i: usize, seq: u64, tcp: &tcp::Repr) {
         let fast_close = self.transport.mode.is_fast_close(tcp);
         let subflow = &mut self.transport.subflows[i];
-        // A peer that aborts numbers its RST after all data that it has sent. If some of this data was lost, the
-        // number is the end of the highest data received, not `rcv.nxt`. A RST with MP_FASTCLOSE is accepted there
-        // too, because the option has our key, which proves the sender.
+        // A peer that aborts numbers its RST after all data that it has sent. If a hole is left in this data, the
+        // number is not `rcv.nxt` but the end of the data received. A RST with MP_FASTCLOSE is accepted there too,
+        // because the option has our key, which proves the sender.
         let at_received_end = fast_close && subflow.rcv.is_end(seq);
         // Conforms: 5961-3.2-1, 5961-3.2-2, 5961-3.2-3
         if seq != subflow.rcv.nxt && !at_received_end {
