@@ -198,7 +198,7 @@ impl Client {
     }
 
     /// Sets the wall clock and forgets expired tickets. To be called at least once a minute, so that a step of the
-    /// wall clock is noticed and no expired ticket stays in memory for long. The minute is a guess.
+    /// wall clock is noticed and expired tickets leave the memory even if no connection is opened.
     pub fn set_clock(&self, now: Instant, wall: &WallClock) {
         self.endpoint.clock.set(now, wall);
         drop(self.tickets.unexpired());
