@@ -142,6 +142,8 @@ pub struct PathView {
     pub in_use: bool,
     /// The record of earlier subflows to this peer on the path.
     pub record: Option<PathRecord>,
+    /// The number of connections whose first SYN to this peer went out on the path and is not answered yet.
+    pub openings: u32,
     #[doc(hidden)]
     pub _non_exhaustive: NonExhaustive,
 }
@@ -154,6 +156,7 @@ impl PathView {
             backup: false,
             in_use: false,
             record: None,
+            openings: 0,
             _non_exhaustive: NonExhaustive::MARK,
         }
     }

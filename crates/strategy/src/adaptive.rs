@@ -52,8 +52,13 @@ impl Strategy for Adaptive {
         // The other paths join when the flow exceeds the initial window, so only so much depends on the first one.
         let known = view.flow_size.bytes().unwrap_or(view.initial_window);
         let bytes = known.max(view.unsent).min(view.initial_window) as f64;
-        let costs =
-            candidates.filter_map(|p| Some((opening_cost(p.record.as_ref()?, bytes), p.id)));
+        let cost = |p: &PathView| {
+            let record = p.record.as_ref()?;
+            // Connections that open now on the path will share its rate. They are assumed to be like this one.
+            let together = bytes * f64::from(p.openings + 1);
+            Some((opening_cost(record, together), p.id))
+        };
+        let costs = candidates.filter_map(cost);
         match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((_, path)) => Some(Opening {
                 path,

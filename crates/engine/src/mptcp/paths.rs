@@ -118,6 +118,7 @@ impl Connection {
             third_ack,
             paths: &ctx.shared.paths,
             records: &ctx.shared.records,
+            loads: &ctx.shared.loads,
             blackholes: &ctx.shared.blackholes,
             stripped: &ctx.shared.stripped,
             in_use: self.transport.targets().take(MAX_SUBFLOWS).collect(),
@@ -466,8 +467,7 @@ impl Subflows {
 
     /// Returns the subflows whose SYN is under way to open the connection.
     pub(super) fn opening(&self) -> impl Iterator<Item = &Subflow> {
-        let opening = |s: &&Subflow| s.phase == Phase::SynSent && s.opens == Opens::Connection;
-        self.iter().filter(opening)
+        self.iter().filter(|s| s.is_opening())
     }
 }
 
@@ -488,8 +488,7 @@ impl Subflows {
     pub(super) fn close_other_openings(&mut self, i: usize) {
         let answered = self[i].id;
         for subflow in self.iter_mut() {
-            let is_opening = subflow.phase == Phase::SynSent && subflow.opens == Opens::Connection;
-            if is_opening && subflow.id != answered {
+            if subflow.is_opening() && subflow.id != answered {
                 subflow.close(SubflowCloseReason::Finished);
             }
         }

@@ -531,6 +531,11 @@ impl Subflow {
         (self.tuple.remote.ip(), self.path)
     }
 
+    /// Returns whether the subflow opens the connection, and its SYN is not answered yet.
+    pub fn is_opening(&self) -> bool {
+        self.phase == Phase::SynSent && self.opens == Opens::Connection
+    }
+
     /// Returns the record of the subflow's path.
     pub fn record(&self, records: &Records) -> Option<PathRecord> {
         records.get(self.tuple.remote.ip(), self.path)
@@ -585,13 +590,20 @@ impl Subflow {
     /// Updates the subflow's part of the load of its path.
     pub fn count_load(&mut self, loads: &mut Loads) {
         let in_flight = self.snd.in_flight();
-        let load = if in_flight == 0 || !self.is_alive() {
+        let load = if self.is_opening() {
+            Load {
+                subflows: 1,
+                openings: 1,
+                ..Load::default()
+            }
+        } else if in_flight == 0 || !self.is_alive() {
             Load::default()
         } else {
             Load {
                 in_flight,
                 delivery_rate: self.snd.delivery_rate(),
                 subflows: 1,
+                openings: 0,
             }
         };
         self.set_load(loads, load);

@@ -15,8 +15,10 @@ pub(crate) struct Load {
     pub in_flight: u64,
     /// The sum of the delivery rates of the subflows with data in flight, bytes/s.
     pub delivery_rate: u64,
-    /// The number of subflows with data in flight.
+    /// The number of subflows with data in flight, and of those that open a connection.
     pub subflows: u32,
+    /// The number of subflows that open a connection: their SYN is not answered yet.
+    pub openings: u32,
 }
 
 impl Load {
@@ -26,6 +28,7 @@ impl Load {
             in_flight: self.in_flight - part.in_flight,
             delivery_rate: self.delivery_rate - part.delivery_rate,
             subflows: self.subflows - part.subflows,
+            openings: self.openings - part.openings,
         }
     }
 
@@ -34,11 +37,12 @@ impl Load {
             in_flight: self.in_flight + part.in_flight,
             delivery_rate: self.delivery_rate + part.delivery_rate,
             subflows: self.subflows + part.subflows,
+            openings: self.openings + part.openings,
         }
     }
 }
 
-/// The loads by the peer's address and the local path. There are at most as many as subflows with data in flight.
+/// The loads by the peer's address and the local path. There are at most as many as subflows that load a path.
 #[derive(Debug)]
 pub(crate) struct Loads {
     by_link: HashMap<(IpAddr, PathId), Load, SeedableRandomState>,
@@ -74,6 +78,11 @@ impl Loads {
         let load = self.by_link.get(&link).copied().unwrap_or_default();
         load.without(part)
     }
+
+    /// Returns the number of subflows on `link` that open a connection.
+    pub fn openings(&self, link: (IpAddr, PathId)) -> u32 {
+        self.by_link.get(&link).map_or(0, |load| load.openings)
+    }
 }
 
 #[cfg(test)]
@@ -90,6 +99,7 @@ mod tests {
             in_flight,
             delivery_rate: 10 * in_flight,
             subflows: 1,
+            openings: 0,
         }
     }
 

@@ -57,6 +57,7 @@ impl Path {
 pub(crate) struct Situation<'a> {
     pub paths: &'a [Path],
     pub records: &'a Records,
+    pub loads: &'a Loads,
     /// The paths on which the network drops SYNs with MP_CAPABLE.
     pub blackholes: &'a Blackholes,
     /// The paths on which the network strips MP_CAPABLE.
@@ -293,14 +294,16 @@ impl PathManager {
         paths
             .filter(|(_, path)| self.reaches(path))
             .take(MAX_PATHS)
-            .map(|(id, path)| PathView {
-                backup: path.config.backup,
-                in_use: situation.in_use.iter().any(|(used, _)| *used == id),
-                record: path
-                    .config
-                    .towards(self.remotes.joinable())
-                    .and_then(|(_, peer)| situation.records.get(peer.ip(), id)),
-                ..PathView::new(id)
+            .map(|(id, path)| {
+                let link = path.config.towards(self.remotes.joinable());
+                let link = link.map(|(_, peer)| (peer.ip(), id));
+                PathView {
+                    backup: path.config.backup,
+                    in_use: situation.in_use.iter().any(|(used, _)| *used == id),
+                    record: link.and_then(|(peer, id)| situation.records.get(peer, id)),
+                    openings: link.map_or(0, |link| situation.loads.openings(link)),
+                    ..PathView::new(id)
+                }
             })
             .collect()
     }

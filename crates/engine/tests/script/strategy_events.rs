@@ -5,9 +5,9 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex};
 
 use braid_engine::strategy::{
-    Decision, OpenView, Opening, SendView, Strategy, StrategyEvent, first_in_order,
+    Decision, OpenView, Opening, PathView, SendView, Strategy, StrategyEvent, first_in_order,
 };
-use braid_engine::{ConnectOptions, PathConfig, PathId, PathRecord, Protocol, SubflowId};
+use braid_engine::{ConnectOptions, PathConfig, PathId, Protocol, SubflowId};
 use braid_wire::Rng;
 
 use crate::harness::{PORT, Script, config};
@@ -16,21 +16,25 @@ use crate::segment::{ack, data, syn, syn_ack};
 const MSS: usize = 1460;
 const SUBFLOW: SubflowId = SubflowId(0);
 
-/// A path and its record.
-type Known = (PathId, Option<PathRecord>);
-
 /// Sends new data wherever possible, and records its events.
 #[derive(Debug, Clone, Default)]
 struct Listener {
     told: Arc<Mutex<Vec<StrategyEvent>>>,
     /// The paths that it saw when it was asked where to open.
-    paths: Arc<Mutex<Vec<Known>>>,
+    paths: Arc<Mutex<Vec<PathView>>>,
 }
 
 impl Listener {
     /// Returns the events since the last call.
     fn heard(&self) -> Vec<StrategyEvent> {
         core::mem::take(&mut self.told.lock().unwrap())
+    }
+
+    /// Returns the only path that it saw when it was asked where to open.
+    fn path(&self) -> PathView {
+        let paths = self.paths.lock().unwrap();
+        assert_eq!(paths.len(), 1);
+        paths[0]
     }
 }
 
@@ -40,8 +44,7 @@ impl Strategy for Listener {
     }
 
     fn open(&mut self, view: &OpenView<'_>) -> Option<Opening> {
-        let paths = view.paths.iter().map(|p| (p.id, p.record));
-        *self.paths.lock().unwrap() = paths.collect();
+        *self.paths.lock().unwrap() = view.paths.to_vec();
         first_in_order(view)
     }
 
@@ -158,7 +161,26 @@ fn a_path_is_remembered() {
     assert_eq!((record.bytes_sent, record.bytes_lost), (4, 0));
     let listener = Listener::default();
     s.open(ConnectOptions::new(peer, Box::new(listener.clone())));
-    assert_eq!(*listener.paths.lock().unwrap(), [(PathId(0), Some(record))]);
+    assert_eq!(listener.path().record, Some(record));
     recv!(s, 5_000, syn().on(1).ws(None).raw(&[30, 4, 1, 1]));
     recv!(s, 5_213.75, syn().on(1).ws(None).raw(&[30, 4, 1, 1]));
+}
+
+/// A strategy sees how many connections open on a path at the same time.
+#[test]
+fn connections_that_open_together_are_counted() {
+    let (mut s, _) = opened(65_535);
+    let listener = Listener::default();
+    let openings = |s: &mut Script| {
+        let peer = ([10, 0, 9, 1], PORT).into();
+        let options = ConnectOptions::new(peer, Box::new(listener.clone()));
+        let id = s.stack.connect(s.now, options).expect("a path");
+        (id, listener.path().openings)
+    };
+    assert_eq!(openings(&mut s).1, 0, "the first one is open");
+    let (second, first) = openings(&mut s);
+    assert_eq!((first, openings(&mut s).1), (1, 2));
+    // One that gives up opens no more.
+    s.stack.abort(s.now, second);
+    assert_eq!(openings(&mut s).1, 2);
 }

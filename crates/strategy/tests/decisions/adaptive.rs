@@ -548,14 +548,34 @@ fn it_opens_where_data_is_expected_first() {
     assert_eq!(opens(&opening(&lossy, size)), Some(0));
     let unknown = [path(0, None), path(1, None)];
     assert_eq!(opens(&opening(&unknown, size)), Some(1));
-    // A host that only receives measures the rate of arrival. At 100 kB/s, an initial window of 14,280 bytes takes
-    // 143 ms, which costs more than a round trip of 100 instead of 40 ms.
+    // A host that only receives measures the rate of arrival. At 80 kB/s, an initial window of 14,280 bytes takes
+    // 179 ms, which costs more than a round trip of 100 instead of 40 ms and the 30 ms at a rate that is not known.
     let mut slow = paths;
     slow[2].record = slow[2].record.map(|record| PathRecord {
-        arrival_rate: 100_000,
+        arrival_rate: 80_000,
         ..record
     });
     assert_eq!(opens(&opening(&slow, size)), Some(0));
+}
+
+/// Connections that open together share the rate of a path. At 1 MB/s, an initial window takes 14 ms, so the third
+/// one opens on a path with 20 ms more.
+#[test]
+fn connections_that_open_together_spread() {
+    let mut paths = [path(0, Some(40)), path(1, Some(50))];
+    for path in &mut paths {
+        path.record = path.record.map(|record| PathRecord {
+            delivery_rate: 1_000_000,
+            ..record
+        });
+    }
+    let mut opened = Vec::new();
+    for _ in 0..6 {
+        let next = opens(&opening(&paths, FlowSize::Unknown)).expect("a path");
+        paths[usize::from(next)].openings += 1;
+        opened.push(next);
+    }
+    assert_eq!(opened, [0, 0, 1, 0, 1, 0]);
 }
 
 #[test]
