@@ -61,7 +61,7 @@ impl DecisionInput<'_> {
         let is_overdue = |data: InFlight| {
             let age = view.now.saturating_since(data.sent_at);
             self.last_sender(&data)
-                .is_none_or(|sender| age >= overdue_after(sender))
+                .is_none_or(|sender| age >= overdue_after(&sender))
         };
         let can_copy = |c: &&Candidate<'_>| {
             let data = c.subflow.copies.single.filter(|data| is_old_enough(*data));
@@ -156,7 +156,7 @@ impl DecisionInput<'_> {
             // The gain grows when the acknowledgement is overdue, and again when the acknowledgement of the
             // retransmission is overdue.
             let sender = self.last_sender(&data);
-            let overdue = sender.map(|c| data.sent_at + overdue_after(c));
+            let overdue = sender.map(|c| data.sent_at + overdue_after(&c));
             let repeated = sender.map(|c| data.sent_at + 3 * c.subflow.srtt + ROUNDING);
             [Some(self.copied_from(&data)), overdue, repeated]
         });
@@ -177,10 +177,10 @@ impl DecisionInput<'_> {
 
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
         let path_loss = sender.loss;
-        let is_overdue = age >= overdue_after(sender).as_secs_f64();
+        let is_overdue = age >= overdue_after(&sender).as_secs_f64();
         let loss = if is_overdue { OVERDUE_LOSS } else { path_loss };
         let arrival = target.estimate.arrival((data.end - data.start) as f64);
-        let [repaired, timed_out] = self.recovery_arrivals(sender, age);
+        let [repaired, timed_out] = self.recovery_arrivals(&sender, age);
         let if_lost = (1.0 - path_loss) * earlier(repaired, arrival)
             + path_loss * earlier(timed_out, arrival);
 

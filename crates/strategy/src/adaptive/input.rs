@@ -3,6 +3,7 @@
 use arrayvec::ArrayVec;
 use braid_engine::strategy::{InFlight, SendView, SubflowView, Writer};
 use braid_engine::{PathRecord, SubflowId, Urgency};
+use braid_wire::Instant;
 
 use crate::parts::estimate::Estimate;
 use crate::parts::table::PerSubflow;
@@ -22,7 +23,7 @@ pub(super) const PRIOR_PACKETS: f64 = 20.0;
 const RECORDED_PACKETS: f64 = 200.0;
 
 /// A subflow that a decision compares with others.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate<'a> {
     pub subflow: &'a SubflowView,
     pub estimate: Estimate,
@@ -32,10 +33,28 @@ pub(super) struct Candidate<'a> {
     pub ready: bool,
 }
 
+impl<'a> Candidate<'a> {
+    /// Returns a subflow that is not ready.
+    fn waiting(
+        now: Instant,
+        subflow: &'a SubflowView,
+        records: &PerSubflow<Option<PathRecord>>,
+    ) -> Self {
+        let record = records.get(subflow.id).and_then(Option::as_ref);
+        Candidate {
+            subflow,
+            estimate: Estimate::new(now, subflow, record),
+            loss: loss(subflow, record),
+            ready: false,
+        }
+    }
+}
+
 /// The input of one decision.
 #[derive(Debug)]
 pub(super) struct DecisionInput<'a> {
     pub view: &'a SendView<'a>,
+    records: &'a PerSubflow<Option<PathRecord>>,
     pub subflows: ArrayVec<Candidate<'a>, MAX_SUBFLOWS>,
     /// The urgency of the data that is sent next; `None` if there is none.
     pub next_urgency: Option<Urgency>,
@@ -48,24 +67,20 @@ pub(super) struct DecisionInput<'a> {
 impl<'a> DecisionInput<'a> {
     pub fn new(
         view: &'a SendView<'a>,
-        records: &PerSubflow<Option<PathRecord>>,
+        records: &'a PerSubflow<Option<PathRecord>>,
         last_important: Option<u64>,
     ) -> Self {
         // If every path has a long queue, all of them stay candidates.
         let all_slow = usable(view).all(keeps_waiting);
         let usable = usable(view).filter(|s| all_slow || !keeps_waiting(s));
         let next_urgency = urgency::next_urgency(view);
-        let candidates = usable.take(MAX_SUBFLOWS).map(|subflow| {
-            let record = records.get(subflow.id).and_then(Option::as_ref);
-            Candidate {
-                subflow,
-                estimate: Estimate::new(view.now, subflow, record),
-                loss: loss(subflow, record),
-                ready: subflow.ready && !urgency::yields_path(view, next_urgency, subflow),
-            }
+        let candidates = usable.take(MAX_SUBFLOWS).map(|subflow| Candidate {
+            ready: subflow.ready && !urgency::yields_path(view, next_urgency, subflow),
+            ..Candidate::waiting(view.now, subflow, records)
         });
         DecisionInput {
             view,
+            records,
             subflows: candidates.collect(),
             next_urgency,
             // The last important data lies within the unacknowledged bytes before `sent`.
@@ -94,8 +109,13 @@ impl<'a> DecisionInput<'a> {
             + one_way.fold(f64::INFINITY, f64::min)
     }
 
-    pub fn last_sender(&self, data: &InFlight) -> Option<&Candidate<'a>> {
-        self.candidate(data.last_sender)
+    /// Returns the subflow that sent `data` last, also if it is no candidate because its queue is long; `None` if it
+    /// is gone.
+    pub fn last_sender(&self, data: &InFlight) -> Option<Candidate<'a>> {
+        let view = self.view;
+        let waiting = |s| Candidate::waiting(view.now, s, self.records);
+        let candidate = self.candidate(data.last_sender).copied();
+        candidate.or_else(|| view.subflow(data.last_sender).map(waiting))
     }
 
     pub fn candidate(&self, id: SubflowId) -> Option<&Candidate<'a>> {

@@ -261,6 +261,25 @@ fn the_tail_is_copied_if_that_helps() {
     assert_eq!(on(adaptive(&view(&fast))), Some(0));
 }
 
+/// A path with a long queue takes no new data. The data in its queue, which needs 350 ms at 100 kB/s, is copied like
+/// any other.
+#[test]
+fn data_in_a_long_queue_is_copied_at_the_end() {
+    let data = sent_range(1, 0, 100);
+    let overfull = SubflowView {
+        in_flight: 40_000,
+        srtt: Duration::from_millis(400),
+        latest_rtt: Duration::from_millis(400),
+        delivery_rate: 100_000,
+        peak_rate: 100_000,
+        drained_at: NOW + Duration::from_millis(350),
+        ..steady(1, 50)
+    };
+    let subflows = [single(steady(0, 20), data), overfull];
+    assert_eq!(on(adaptive(&with_unsent(view(&subflows), 9_000))), Some(0));
+    assert_eq!(adaptive(&at_the_end(&subflows)), copy(0, data));
+}
+
 /// A wait is only for subflows without room. Otherwise, of three equal subflows with room, each would wait for the
 /// other two, and the last bytes would be late by a round trip.
 #[test]
