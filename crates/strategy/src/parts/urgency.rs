@@ -68,9 +68,10 @@ pub fn yields_path(view: &SendView<'_>, next: Option<Urgency>, subflow: &Subflow
     let base = subflow.base_rtt;
     let bytes_in = |rate: u64, time: Duration| (rate as f64 * time.as_secs_f64()) as u64;
     let exceeds = |bytes: u64| subflow.in_flight >= bytes.max(min_in_flight);
-    let is_full = is_urgent_path
-        && subflow.peak_rate > 0
-        && exceeds(bytes_in(subflow.peak_rate, base + MAX_AHEAD));
+    // In slow start the sender limits the rate that is measured, and the path may be faster.
+    let rate_is_evident = subflow.cwnd >= subflow.ssthresh && subflow.peak_rate > 0;
+    let is_full =
+        is_urgent_path && rate_is_evident && exceeds(bytes_in(subflow.peak_rate, base + MAX_AHEAD));
     let has_queue = subflow.queueing_delay() > YIELD_QUEUE_DELAY;
     is_full || has_queue && exceeds(bytes_in(subflow.delivery_rate, base))
 }

@@ -368,10 +368,16 @@ fn less_urgent_data_yields() {
         let full = SubflowView {
             in_flight,
             cwnd: 100_000,
+            ssthresh: 50_000,
             peak_rate: 1_000_000,
             ..busy
         };
         assert_eq!(on_path(&[full, steady(1, 80)], 5), Some(path));
+        let in_slow_start = SubflowView {
+            ssthresh: u64::MAX,
+            ..full
+        };
+        assert_eq!(on_path(&[in_slow_start, steady(1, 80)], 5), Some(0));
         assert_eq!(on_path(&[full, steady(1, 80)], 3), Some(0));
     }
 }
