@@ -74,6 +74,8 @@ pub(crate) struct Control {
     round_end: u64,
     /// A sample of this round was not limited by what there was to send.
     round_loaded: bool,
+    /// The time of the last sample that was not limited.
+    loaded_at: Option<Instant>,
     /// The greatest rate that clearly exceeded the one before, and the rounds since.
     full_rate: u64,
     full_rounds: u32,
@@ -93,6 +95,7 @@ impl Control {
             max_rate: MaxRate::default(),
             round_end: 0,
             round_loaded: false,
+            loaded_at: None,
             full_rate: 0,
             full_rounds: 0,
             full_growth: FULL_GROWTH,
@@ -117,6 +120,11 @@ impl Control {
     /// Returns the greatest rate of the last rounds at which the path has delivered, bytes/s; 0 if nothing is known.
     pub fn delivery_rate(&self) -> u64 {
         self.max_rate.get()
+    }
+
+    /// Returns the last time at which what arrived showed the path's rate, and not what there was to send.
+    pub fn loaded_at(&self) -> Option<Instant> {
+        self.loaded_at
     }
 
     /// Returns true while nothing is known of the path's rate but its round trip.
@@ -193,7 +201,10 @@ impl Control {
             if !sample.limited || sample.rate > self.max_rate.get() {
                 self.max_rate.push(sample.rate);
             }
-            self.round_loaded |= !sample.limited;
+            if !sample.limited {
+                self.round_loaded = true;
+                self.loaded_at = Some(now);
+            }
         }
         if let (Phase::Startup, Some(rate)) = (self.phase, update.spread_rate) {
             self.phase = Phase::Confirm(rate);

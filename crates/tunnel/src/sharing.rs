@@ -11,6 +11,9 @@ use braid_wire::Instant;
 use crate::config::MAX_PATHS;
 use crate::tunnel::Tunnel;
 
+/// The time for which a measured rate is news for others.
+const MAX_AGE: Duration = Duration::from_secs(2);
+
 /// The use of a path by a tunnel, for other senders on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -40,7 +43,7 @@ pub struct Measured {
     pub variation: Duration,
     /// The round-trip time without queues.
     pub least_round_trip: Duration,
-    /// The rate of the path, bytes/s; 0 if it is not known.
+    /// The rate of the path, bytes/s; 0 if it was not measured in the last seconds.
     pub rate: u64,
     /// True if the path may be faster, because others used a part of it.
     pub is_lower_bound: bool,
@@ -51,7 +54,11 @@ impl Tunnel {
     pub fn path_uses(&mut self, now: Instant) -> ArrayVec<PathUse, MAX_PATHS> {
         let uses = self.paths.iter_mut().map(|path| {
             let rate = path.control.rate(&path.estimate);
-            let starting = path.control.is_starting();
+            let loaded_at = path
+                .control
+                .loaded_at()
+                .filter(|_| !path.control.is_starting());
+            let is_recent = loaded_at.is_some_and(|at| now < at + MAX_AGE);
             PathUse {
                 path: path.id,
                 remote: path.address.remote(),
@@ -70,7 +77,7 @@ impl Tunnel {
                     variation: rtt.variation,
                     least_round_trip: rtt.least(),
                     // At the start, the rate is that of what there was to send.
-                    rate: rate.filter(|_| !starting).unwrap_or(0),
+                    rate: rate.filter(|_| is_recent).unwrap_or(0),
                     is_lower_bound: path.others.were_seen(now),
                 }),
                 wants_seed: path.control.wants_seed(&path.estimate),

@@ -38,10 +38,12 @@ impl Sharing {
         }
         let mut is_busy = false;
         for used in tunnel.path_uses(now) {
+            let part = self.part(used.path);
             let Some(link) = link(&used) else {
+                let nowhere = (used.remote.ip(), used.path);
+                part.set_load(stack, nowhere, PathLoad::default());
                 continue;
             };
-            let part = self.part(used.path);
             part.set_load(stack, link, used.load);
             is_busy |= part.is_counted() || used.urgency.is_some();
             if let Some(urgency) = used.urgency {
