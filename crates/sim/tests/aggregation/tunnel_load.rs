@@ -518,6 +518,7 @@ impl Case {
             "{}: p99 idle {idle:?}, loaded {loaded:?}; transfer {share:.3} of the rate",
             self.name
         );
+        println!("{figures}");
         for (idle, loaded) in idle.calls.into_iter().zip(loaded.calls) {
             assert!(loaded <= idle + millis(15), "{figures}");
         }
