@@ -42,7 +42,10 @@ pub use join_auth::JoinAuth;
 #[doc(hidden)]
 pub use non_exhaustive::NonExhaustive;
 pub use path::PathRecord;
-pub use stack::{RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo, TxChecksum};
+pub use stack::{
+    ForeignTraffic, PathLoad, RxMeta, SegmentKind, Stack, StrategyFactory, Transmit, TransmitInfo,
+    TxChecksum,
+};
 
 /// The id of a connection of a [`Stack`]. An id is not used again before 2^32 later connections had the same
 /// slot.

@@ -11,13 +11,13 @@ use hashbrown::HashMap;
 const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 
 /// The fields that all packets of a flow have in common.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FlowKey {
-    src: IpAddr,
-    dst: IpAddr,
-    protocol: u8,
+    pub src: IpAddr,
+    pub dst: IpAddr,
+    pub protocol: u8,
     /// Zero for protocols without ports, and for fragments, which would otherwise be of two flows.
-    ports: [u8; 4],
+    pub ports: [u8; 4],
 }
 
 impl FlowKey {
@@ -42,6 +42,24 @@ impl FlowKey {
             ports,
         })
     }
+
+    /// Returns the key of packets in the other direction.
+    pub fn reversed(self) -> FlowKey {
+        let [a, b, c, d] = self.ports;
+        FlowKey {
+            src: self.dst,
+            dst: self.src,
+            protocol: self.protocol,
+            ports: [c, d, a, b],
+        }
+    }
+
+    /// Returns source and destination port, if packets of the flow show them.
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        let [a, b, c, d] = self.ports;
+        let ports = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        (ports != (0, 0)).then_some(ports)
+    }
 }
 
 /// The numbers of flows.
@@ -63,11 +81,11 @@ impl FlowNumbers {
         }
     }
 
-    /// Returns the number of the flow. A new flow gets a new number, or that of `evict()` once there are no more,
-    /// which returns the number of a flow that has not been used for longest.
-    pub fn number(&mut self, key: FlowKey, evict: impl FnOnce() -> u16) -> u16 {
+    /// Returns the number of the flow, and true if the flow is new. A new flow gets a new number, or that of `evict()`
+    /// once there are no more, which returns the number of a flow that has not been used for longest.
+    pub fn number(&mut self, key: FlowKey, evict: impl FnOnce() -> u16) -> (u16, bool) {
         if let Some(&number) = self.numbers.get(&key) {
-            return number;
+            return (number, false);
         }
         let number = if self.keys.len() < usize::from(self.max) {
             self.keys.push(key);
@@ -80,7 +98,12 @@ impl FlowNumbers {
             number
         };
         self.numbers.insert(key, number);
-        number
+        (number, true)
+    }
+
+    /// Returns the key of each number.
+    pub fn keys(&self) -> &[FlowKey] {
+        &self.keys
     }
 
     /// Returns how many numbers are in use.

@@ -16,8 +16,12 @@ const RATE_ROUNDS: usize = 10;
 /// Datagrams that leave at once while nothing is known of the path. Their spacing at the peer tells its rate, in one
 /// round trip. Content networks start connections with about as many.
 const INITIAL_DATAGRAMS: u64 = 32;
-/// Rounds without 25 % of growth after which the start is over.
+/// Rounds without growth after which the start is over.
 const FULL_ROUNDS: u32 = 3;
+/// The growth of a round below which the start may be over, as a part of the rate: an eighth for a path that starts at a
+/// known rate. Its pace grows by a quarter each round, and a path that is faster than known should not look full.
+const SEEDED_GROWTH: u64 = 8;
+const FULL_GROWTH: u64 = 4;
 /// Rounds between probes for more.
 const CRUISE_ROUNDS: u32 = 4;
 
@@ -70,9 +74,13 @@ pub(crate) struct Control {
     round_end: u64,
     /// A sample of this round was not limited by what there was to send.
     round_loaded: bool,
-    /// The greatest rate that was 25 % over the one before, and the rounds since.
+    /// The time of the last sample that was not limited.
+    loaded_at: Option<Instant>,
+    /// The greatest rate that clearly exceeded the one before, and the rounds since.
     full_rate: u64,
     full_rounds: u32,
+    /// The part of a rate by which a rate that grows exceeds it.
+    full_growth: u64,
     /// The time at which the next datagram may leave.
     next_send: Instant,
     /// The most bytes in flight during the start.
@@ -87,8 +95,10 @@ impl Control {
             max_rate: MaxRate::default(),
             round_end: 0,
             round_loaded: false,
+            loaded_at: None,
             full_rate: 0,
             full_rounds: 0,
+            full_growth: FULL_GROWTH,
             next_send: Instant::ZERO,
             start_window: INITIAL_DATAGRAMS * mtu as u64,
             mtu: mtu as u64,
@@ -105,6 +115,34 @@ impl Control {
             Phase::Confirm(hint) => rate.max(hint),
             _ => rate,
         })
+    }
+
+    /// Returns the greatest rate of the last rounds at which the path has delivered, bytes/s; 0 if nothing is known.
+    pub fn delivery_rate(&self) -> u64 {
+        self.max_rate.get()
+    }
+
+    /// Returns the last time at which what arrived showed the path's rate, and not what there was to send.
+    pub fn loaded_at(&self) -> Option<Instant> {
+        self.loaded_at
+    }
+
+    /// Returns true while nothing is known of the path's rate but its round trip.
+    pub fn wants_seed(&self, estimate: &Estimate) -> bool {
+        self.phase == Phase::Startup && estimate.rtt().is_some()
+    }
+
+    /// Starts with a rate that was measured before, in bytes per second, in place of a search for it. The path is paced
+    /// at that rate from the first round trip on, and its rate grows from there (compare
+    /// draft-ietf-tsvwg-careful-resume, whose half of the window is for senders without pace).
+    pub fn seed(&mut self, rate: u64, estimate: &Estimate) {
+        // A path of unknown rate is taken to carry the first window in a round trip, and doubles that each time.
+        let presumed = self.rate(estimate);
+        if self.wants_seed(estimate) && presumed.is_some_and(|presumed| rate > presumed) {
+            // `Confirm` sends at 5/4 of its rate.
+            self.phase = Phase::Confirm(rate / 5 * 4);
+            self.full_growth = SEEDED_GROWTH;
+        }
     }
 
     /// Returns true until the path has shown its full rate.
@@ -163,7 +201,10 @@ impl Control {
             if !sample.limited || sample.rate > self.max_rate.get() {
                 self.max_rate.push(sample.rate);
             }
-            self.round_loaded |= !sample.limited;
+            if !sample.limited {
+                self.round_loaded = true;
+                self.loaded_at = Some(now);
+            }
         }
         if let (Phase::Startup, Some(rate)) = (self.phase, update.spread_rate) {
             self.phase = Phase::Confirm(rate);
@@ -229,7 +270,7 @@ impl Control {
         match self.phase {
             Phase::Startup | Phase::Confirm(_) => {
                 if round_ends {
-                    if rate >= self.full_rate + self.full_rate / 4 {
+                    if rate >= self.full_rate + self.full_rate / self.full_growth {
                         (self.full_rate, self.full_rounds) = (rate, 0);
                     } else {
                         self.full_rounds += 1;

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 
 use braid_wire::Instant;
 
+use crate::classify::FlowKey;
 use crate::config::Config;
 use crate::frame::Label;
 use crate::header;
 use crate::pool::Pool;
 use crate::reorder::{Arrival, Lost, Outcome, PathsView, ReceiveFlow};
 use crate::stats::Stats;
+use crate::usage::Direction;
 
 /// Most places for packets that wait or are missing, in all flows.
 const MAX_SLOTS: usize = 65_536;
@@ -115,6 +117,7 @@ impl Incoming {
         }
         let flow = &mut self.flows[usize::from(label.flow)];
         let before = (flow.bytes(), flow.slots());
+        let (key, len) = (FlowKey::of(&packet), packet.len());
         let outcome = flow.insert(
             now,
             Arrival {
@@ -129,6 +132,10 @@ impl Incoming {
         );
         self.bytes += flow.bytes() - before.0;
         self.slots += flow.slots() - before.1;
+        if let Some(key) = key {
+            let is_new = !matches!(outcome, Outcome::Duplicate(_));
+            flow.count(now, key, (path, len), is_new);
+        }
         match outcome {
             Outcome::Placed => self.wait(label.flow),
             Outcome::Late(packet) => {
@@ -227,6 +234,16 @@ impl Incoming {
     pub fn next_timeout(&self, paths: &PathsView) -> Option<Instant> {
         let flows = self.waiting.iter().map(|n| &self.flows[usize::from(*n)]);
         Instant::earliest(flows.map(|flow| flow.next_timeout(paths)))
+    }
+
+    /// Returns the traffic of each flow.
+    pub fn usage(&self) -> impl Iterator<Item = Direction> {
+        let used = self.flows.iter().filter_map(ReceiveFlow::usage);
+        used.map(|(key, usage)| Direction {
+            key,
+            usage,
+            treatment: None,
+        })
     }
 
     /// Forgets what came on a path that is new.

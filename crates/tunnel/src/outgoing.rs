@@ -14,7 +14,9 @@ use crate::config::{Config, MAX_PATHS};
 use crate::control::bytes_in;
 use crate::pool::Pool;
 use crate::send_flow::{SendFlow, State};
+use crate::stats::FlowTreatment;
 use crate::steer::{Decision, PathView, Steer, View};
+use crate::usage::{Direction, Usage};
 
 /// Most flows that are asked for a packet before a path stays idle.
 const MAX_ASKED: usize = 16;
@@ -28,6 +30,8 @@ const MIN_LONGEST: Duration = Duration::from_millis(100);
 const MIN_SHARE: usize = 64 * 1024;
 /// The longest time for which the tail of a cut packet waits. A datagram of its own costs less than a longer wait.
 const MAX_TAIL_WAIT: Duration = Duration::from_millis(1);
+/// The urgency of flows of low rate, such as calls, for other senders on a path (RFC 9218 has 3 as its default).
+const IMPORTANT: Urgency = Urgency::new(2).expect("a level");
 /// Most flows for which numbers are stated on idle paths.
 const MAX_SPREAD: usize = 16;
 
@@ -103,6 +107,8 @@ pub(crate) struct Outgoing {
     max_level: usize,
     max_sent: usize,
     quantum: i64,
+    /// The highest rate of a flow that counts as sparse, in bytes per second.
+    max_sparse_rate: u64,
     steer: Box<dyn Steer>,
 }
 
@@ -121,6 +127,7 @@ impl Outgoing {
             max_level: usize::MAX,
             max_sent: config.sent_buffer,
             quantum: config.inner_mtu as i64,
+            max_sparse_rate: config.redundant_rate,
             steer,
         }
     }
@@ -147,21 +154,26 @@ impl Outgoing {
             return Err(SendError::QueueFull);
         }
         let flows = &self.flows;
-        let number = self.numbers.number(key, || oldest(flows));
+        let (number, is_new) = self.numbers.number(key, || oldest(flows));
         while self.flows.len() < self.numbers.len() {
             self.flows.push(SendFlow::new());
         }
         let flow = &mut self.flows[usize::from(number)];
+        if is_new {
+            flow.usage = Usage::start(now);
+        }
         // A flow that answers no signal of CoDel may not make the delay grow for ever.
         let sharers = self.rings[usize::from(urgency.level())].len().max(1);
         let share = (self.max_level / sharers).max(MIN_SHARE);
         if flow.waiting_bytes() + packet.len() > share {
+            flow.usage.dropped += 1;
             return Err(SendError::QueueFull);
         }
         let mut packet = pool.copy(packet);
         // A mark says the same as a drop, and costs nothing (RFC 3168).
         if flow.codel.takes() && !mark(&mut packet) {
             pool.recycle(packet);
+            flow.usage.dropped += 1;
             return Err(SendError::QueueFull);
         }
         self.waiting_bytes += packet.len();
@@ -305,6 +317,7 @@ impl Outgoing {
         let entry = &mut self.flows[usize::from(flow)];
         entry.deficit -= choice.len as i64;
         entry.rate.add(now, choice.len);
+        entry.usage.add(now, path, choice.len);
         entry.trial.on_sent(now, choice.len, ways.round_trip);
         let last = !entry.is_waiting();
         let delay = now.saturating_since(since);
@@ -318,6 +331,18 @@ impl Outgoing {
             self.push_again(choice.packet, Some(other));
         }
         sole
+    }
+
+    /// Returns the urgency of the flow's packets for other senders on the path: a flow of low rate is important even if
+    /// nothing says so.
+    pub fn urgency_for_others(&self, flow: u16) -> Urgency {
+        let flow = &self.flows[usize::from(flow)];
+        let is_sparse = !flow.is_waiting() && flow.rate.get() <= self.max_sparse_rate;
+        if is_sparse && flow.urgency <= Urgency::default() {
+            flow.urgency.min(IMPORTANT)
+        } else {
+            flow.urgency
+        }
     }
 
     fn push_again(&mut self, packet: PacketRef, path: Option<usize>) {
@@ -370,7 +395,12 @@ impl Outgoing {
         if let Some(at) = self.again.iter().position(|again| again.packet == packet) {
             self.again.remove(at);
         }
-        let is_marked = self.flows[usize::from(packet.flow)].mark_again(now, packet.sequence, path);
+        let flow = &mut self.flows[usize::from(packet.flow)];
+        let is_marked = flow.mark_again(now, packet.sequence, path);
+        if let Some(entry) = flow.entry(packet.sequence).filter(|_| is_marked) {
+            let len = entry.packet.len();
+            flow.usage.add_repeated(path, len);
+        }
         // The packet is kept for as long as one that was sent now.
         if is_marked {
             self.sent.push_back((now, packet.flow));
@@ -484,6 +514,21 @@ impl Outgoing {
                 }
             }
         }
+    }
+
+    /// Returns the traffic of each flow.
+    pub fn usage(&self) -> impl Iterator<Item = Direction> {
+        let flows = self.flows.iter().zip(self.numbers.keys());
+        flows.map(|(flow, key)| Direction {
+            key: *key,
+            usage: flow.usage,
+            treatment: Some(FlowTreatment {
+                urgency: flow.urgency.level(),
+                mode: self.steer.mode(flow.urgency, flow.rate.get()),
+                hides_losses: flow.trial.hides_losses(),
+                queued_bytes: flow.waiting_bytes(),
+            }),
+        })
     }
 
     /// Forgets the use of a path that is new.

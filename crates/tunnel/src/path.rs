@@ -13,6 +13,7 @@ use crate::control::Control;
 use crate::estimate::{Departure, Estimate};
 use crate::frame::{Frame, HEAD_OVERHEAD, Report, TAIL_OVERHEAD};
 use crate::header::Header;
+use crate::others::{Claim, Others};
 use crate::outgoing::PacketRef;
 use crate::pmtu::PathMtu;
 use crate::reassembly::Reassembly;
@@ -54,6 +55,10 @@ pub(crate) struct Path {
     pub arrivals: Arrivals,
     pub reassembly: Reassembly,
     pub tail: Option<Tail>,
+    /// The data of other senders of this host on the path.
+    pub others: Others,
+    /// The urgency of packets on the path, for these.
+    pub claim: Claim,
     /// The time since which datagrams are overdue, if they are.
     suspect_since: Option<Instant>,
     last_sent: Instant,
@@ -72,6 +77,8 @@ impl Path {
             arrivals: Arrivals::new(),
             reassembly: Reassembly::default(),
             tail: None,
+            others: Others::default(),
+            claim: Claim::default(),
             suspect_since: None,
             last_sent: Instant::ZERO,
         }
@@ -152,7 +159,14 @@ impl Path {
 
     /// Returns the mean one-way delay to the peer, with queue and jitter, in microseconds. All paths share the scale.
     pub fn delay(&self) -> Option<i64> {
-        let queue = self.estimate.queue_delay().as_micros() as i64;
+        let rate = self.control.delivery_rate();
+        let rtt = self
+            .estimate
+            .rtt()
+            .map_or(Duration::ZERO, |rtt| rtt.least());
+        let others = self.others.queue(self.estimate.in_flight(), rate, rtt);
+        // The bytes of others tell of a queue before a datagram has been through it.
+        let queue = self.estimate.queue_delay().max(others).as_micros() as i64;
         // Uniform jitter adds half of its range, which is three times the mean difference.
         let jitter = self.estimate.jitter().as_micros() as i64 * 3 / 2;
         Some(self.estimate.base_delay()? + queue + jitter)

@@ -9,9 +9,11 @@ use std::collections::VecDeque;
 
 use braid_wire::Instant;
 
+use crate::classify::FlowKey;
 use crate::config::MAX_PATHS;
 use crate::frontier::Frontier;
 use crate::marks::{self, Marks};
+use crate::usage::Usage;
 
 /// Most packets of a flow that wait, and with them those that are missing. At 1 Gbit/s they are 100 ms.
 const MAX_SLOTS: usize = marks::SPAN;
@@ -102,12 +104,32 @@ pub(crate) struct ReceiveFlow {
     proved: u64,
     /// Numbers that were given up, in order.
     skipped: VecDeque<u64>,
+    /// The packets that came, by the key that they have.
+    usage: Option<(FlowKey, Usage)>,
 }
 
 impl ReceiveFlow {
     /// Returns the next number to deliver.
     pub fn next(&self) -> u64 {
         self.next
+    }
+
+    /// Counts a packet that came on `path` with this key. The peer gives a number to another flow once it has no more.
+    pub fn count(&mut self, now: Instant, key: FlowKey, (path, len): (usize, usize), is_new: bool) {
+        let usage = match &mut self.usage {
+            Some((known, usage)) if *known == key => usage,
+            other => &mut other.insert((key, Usage::start(now))).1,
+        };
+        if is_new {
+            usage.add(now, path, len);
+        } else {
+            usage.add_repeated(path, len);
+        }
+    }
+
+    /// Returns the packets that came, and the key of the last ones.
+    pub fn usage(&self) -> Option<(FlowKey, Usage)> {
+        self.usage
     }
 
     /// Returns the bytes of packets that wait.

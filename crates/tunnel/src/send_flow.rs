@@ -10,6 +10,7 @@ use crate::codel::CoDel;
 use crate::config::MAX_PATHS;
 use crate::rate::RateMeter;
 use crate::trial::Trial;
+use crate::usage::Usage;
 
 /// The state of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +62,7 @@ pub(crate) struct SendFlow {
     pub codel: CoDel,
     pub rate: RateMeter,
     pub trial: Trial,
+    pub usage: Usage,
     /// The time of the last packet that came.
     pub used_at: Instant,
     /// The times between the last three packets that came.
@@ -82,6 +84,7 @@ impl SendFlow {
             codel: CoDel::default(),
             rate: RateMeter::default(),
             trial: Trial::default(),
+            usage: Usage::default(),
             used_at: Instant::ZERO,
             gaps: [Duration::ZERO; 2],
         }

@@ -1,8 +1,13 @@
 //! Counters and estimates for people.
 
+use core::net::IpAddr;
 use core::time::Duration;
 
+use arrayvec::ArrayVec;
 use braid_engine::PathId;
+use braid_wire::Instant;
+
+use crate::config::{MAX_PATHS, Mode};
 
 /// Counters of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,4 +69,56 @@ pub struct PathStats {
     pub mtu: usize,
     /// The longest time by which a datagram lately came after one with a higher number.
     pub lateness: Duration,
+}
+
+/// The part of one path in a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowPathStats {
+    /// The path.
+    pub path: PathId,
+    /// Bytes of inner packets sent on the path, with those of repeated packets.
+    pub bytes_sent: u64,
+    /// Bytes of inner packets received on the path, with those of repeated packets.
+    pub bytes_received: u64,
+}
+
+/// The decisions of this end for the packets of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FlowTreatment {
+    /// The urgency, 0 to 7; 0 is the most urgent.
+    pub urgency: u8,
+    /// The rule by which paths take packets of the flow.
+    pub mode: Mode,
+    /// True if lost packets are sent again and waited for.
+    pub hides_losses: bool,
+    /// Bytes of inner packets that wait to be sent.
+    pub queued_bytes: usize,
+}
+
+/// The traffic of a flow: packets with the same addresses, protocol and ports, in both directions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FlowStats {
+    /// The number of the protocol above IP.
+    pub protocol: u8,
+    /// The address at this end.
+    pub local: IpAddr,
+    /// The address behind the peer.
+    pub remote: IpAddr,
+    /// The ports of `local` and `remote`; `None` for protocols without ports and for fragments.
+    pub ports: Option<(u16, u16)>,
+    /// The time of the first packet.
+    pub started_at: Instant,
+    /// The time of the last packet.
+    pub used_at: Instant,
+    /// Bytes of inner packets sent, each once.
+    pub bytes_sent: u64,
+    /// Bytes of inner packets received, each once.
+    pub bytes_received: u64,
+    /// Packets to the peer that the flow's queue refused.
+    pub packets_dropped: u64,
+    /// The treatment of packets to the peer; `None` if there were none.
+    pub treatment: Option<FlowTreatment>,
+    /// The paths that have carried packets of the flow.
+    pub paths: ArrayVec<FlowPathStats, MAX_PATHS>,
 }

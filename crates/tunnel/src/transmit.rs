@@ -175,6 +175,8 @@ impl Tunnel {
                 break;
             };
             let sole = self.outgoing.commit(now, choice, index, ways);
+            let urgency = self.outgoing.urgency_for_others(choice.packet.flow);
+            self.paths[index].claim.note(now, urgency);
             ends = self.push_packet(
                 (now, index),
                 choice.packet,

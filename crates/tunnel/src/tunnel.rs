@@ -17,9 +17,9 @@ use crate::pmtu::PathMtu;
 use crate::pool::Pool;
 use crate::reorder::PathsView;
 use crate::seal::{Keys, Secrets};
-use crate::stats::{PathStats, Stats};
+use crate::stats::{FlowStats, PathStats, Stats};
 use crate::steer::{self, PathView};
-use crate::{DatagramError, SendError};
+use crate::{DatagramError, SendError, usage};
 
 /// The time after which a path that carries nothing is probed, while the session is in use.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
@@ -569,6 +569,12 @@ impl Tunnel {
             mtu: p.mtu.size(),
             lateness: p.arrivals.lateness(),
         })
+    }
+
+    /// Returns the traffic of each flow that is remembered: at most twice [`Config::max_flows`].
+    pub fn flow_stats(&self) -> Vec<FlowStats> {
+        let paths: Vec<PathId> = self.paths.iter().map(|path| path.id).collect();
+        usage::join(self.outgoing.usage(), self.incoming.usage(), &paths)
     }
 
     /// Asserts what always holds.

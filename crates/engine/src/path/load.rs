@@ -71,8 +71,9 @@ impl Loads {
 
     /// Returns the load of `link` without the part of one subflow.
     pub fn of_others(&self, link: (IpAddr, PathId), part: Load) -> Load {
-        // Usually no two subflows share a link, and no search is needed.
-        if self.subflows as usize == self.by_link.len() {
+        // Usually no two subflows share a link, and no search is needed. A subflow without data in flight has no part in
+        // the table, so the link may still have that of another one.
+        if part.subflows > 0 && self.subflows as usize == self.by_link.len() {
             return Load::default();
         }
         let load = self.by_link.get(&link).copied().unwrap_or_default();
@@ -108,6 +109,7 @@ mod tests {
         let mut loads = Loads::new(SeedableRandomState::default());
         loads.replace(LINK, Load::default(), part(100));
         assert_eq!(loads.of_others(LINK, part(100)), Load::default());
+        assert_eq!(loads.of_others(LINK, Load::default()), part(100));
         loads.replace(LINK, Load::default(), part(30));
         assert_eq!(loads.of_others(LINK, part(100)), part(30));
         loads.replace(LINK, part(30), part(40));

@@ -45,7 +45,7 @@ impl PathRecord {
     /// Returns whether a path whose round trip without queues is `base_rtt` now may be the recorded path. A very
     /// different round trip shows another path. The limits, half and ten times the recorded round trip, are those
     /// of Careful Resume (draft-ietf-tsvwg-careful-resume).
-    pub(crate) fn fits(&self, base_rtt: Duration) -> bool {
+    pub fn fits(&self, base_rtt: Duration) -> bool {
         base_rtt * 2 >= self.base_rtt && base_rtt <= self.base_rtt * 10
     }
 

@@ -3,6 +3,7 @@
 mod change;
 mod cookies;
 mod fast_open;
+mod foreign;
 mod ingress;
 mod listeners;
 mod packet;
@@ -23,6 +24,7 @@ use braid_wire::{Instant, Rng, tcp};
 
 use self::cookies::Cookies;
 use self::fast_open::EndedEarly;
+pub use self::foreign::{ForeignTraffic, PathLoad};
 use self::ingress::StatelessReply;
 use self::listeners::{Listener, Listeners};
 pub(crate) use self::packet::Outside;

@@ -84,6 +84,7 @@ impl BoxCore {
         if self.tunnel_timeout().is_some_and(|at| at <= ctx.now) {
             self.tunnel.end.handle_timeout(ctx.now);
             self.follow_tunnel(ctx);
+            self.tunnel.end.exchange(ctx.now, ctx.stack);
         }
     }
 

@@ -324,7 +324,7 @@ impl Core for ServerCore {
 
     fn handle_timeout(&mut self, ctx: &mut Ctx<'_>) {
         self.egress.handle_timeout(ctx);
-        self.tunnel.handle_timeout(ctx.now);
+        self.tunnel.handle_timeout(ctx.now, ctx.stack);
         for _ in 0..TURN_BATCH {
             match self.sessions.pop_due(ctx.now) {
                 Some((id, Due::Timer)) => self.on_timer(ctx, id),

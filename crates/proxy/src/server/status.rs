@@ -25,7 +25,7 @@ impl ServerCore {
                 .collect(),
             tunnel: Some(
                 self.tunnel
-                    .status(|user| self.user_names.get(user).cloned()),
+                    .status(now, |user| self.user_names.get(user).cloned()),
             ),
             connections_total: self.sessions.len(),
             connections: status::connections(stack, |conn| self.session_info(now, conn), name),

@@ -2,6 +2,7 @@
 
 use core::net::SocketAddr;
 
+use braid_engine::Stack;
 use braid_secure::channel::Versions;
 use braid_tunnel::{PathId, Transmit};
 use braid_wire::Instant;
@@ -76,16 +77,20 @@ impl Tunnel {
         self.sessions.as_ref()?.next_timeout()
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Instant) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, stack: &mut Stack) {
         if let Some(sessions) = &mut self.sessions {
-            sessions.handle_timeout(now);
+            sessions.handle_timeout(now, stack);
         }
     }
 
-    /// Returns the state. `user` returns the name of a user.
-    pub(super) fn status(&self, user: impl Fn(usize) -> Option<String>) -> TunnelStatus {
+    /// Returns the state at `now`. `user` returns the name of a user.
+    pub(super) fn status(
+        &self,
+        now: Instant,
+        user: impl Fn(usize) -> Option<String>,
+    ) -> TunnelStatus {
         match &self.sessions {
-            Some(sessions) if self.is_enabled => sessions.status(user),
+            Some(sessions) if self.is_enabled => sessions.status(now, user),
             _ => TunnelStatus {
                 state: "off".to_owned(),
                 reason: self.fault.clone(),

@@ -7,3 +7,4 @@ pub(crate) mod inner;
 pub(crate) mod of_box;
 pub(crate) mod of_server;
 mod pool;
+mod sharing;

@@ -4,16 +4,19 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::Urgency;
+use braid_engine::{Stack, Urgency};
 use braid_tunnel::{
-    Config, Header, PathConfig, PathId, PathState, Role, Secrets, SendError, Suite, Transmit,
-    Tunnel,
+    Config, Header, PathConfig, PathId, PathState, PathUse, Role, Secrets, SendError, Suite,
+    Transmit, Tunnel,
 };
 use braid_wire::{Instant, Rng};
 use ipnet::IpNet;
 
 use super::inner::Inner;
-use crate::admin::tunnel_status::{TunnelPathStatus, TunnelSessionStatus, TunnelStatus};
+use super::sharing::{EXCHANGE_INTERVAL, Sharing};
+use crate::admin::tunnel_status::{
+    ShownFlows, TunnelFlowStatus, TunnelPathStatus, TunnelSessionStatus, TunnelStatus,
+};
 use crate::app::{TunnelChange, TunnelDown};
 use crate::config::Rule;
 use crate::protocol::socks::Destination;
@@ -131,12 +134,23 @@ struct Session {
     silent_since: Option<Instant>,
     /// The time since which the keys are due for replacement, if they are.
     overdue_since: Option<Instant>,
+    sharing: Sharing,
+    /// The time of the last exchange with the engine.
+    exchanged_at: Instant,
+    /// True while there is something to exchange.
+    exchanges: bool,
 }
 
 impl Session {
     fn has_link(&self) -> bool {
         let mut links = self.links.iter();
         links.any(|link| link.state != PathState::Down)
+    }
+
+    /// Returns the time of the next exchange with the engine.
+    fn next_exchange(&self) -> Option<Instant> {
+        self.exchanges
+            .then(|| self.exchanged_at + EXCHANGE_INTERVAL)
     }
 
     fn has_usable_path(&self) -> bool {
@@ -154,6 +168,8 @@ pub(crate) struct BoxTunnel {
     /// True once the driver has sockets and a packet device for the tunnel.
     is_enabled: bool,
     session: Option<Session>,
+    /// The part of the last session in the engine's counts, until it is taken back.
+    ended: Option<Sharing>,
     /// True while an attempt is under way.
     is_asking: bool,
     /// True once the box asks for nothing any more, because it is being stopped.
@@ -184,6 +200,7 @@ impl BoxTunnel {
             rng,
             is_enabled: false,
             session: None,
+            ended: None,
             is_asking: false,
             is_ending: false,
             ask_at: None,
@@ -287,8 +304,14 @@ impl BoxTunnel {
     }
 
     fn end_session(&mut self, reason: TunnelDown) {
-        self.session = None;
+        self.drop_session();
         self.tell_down(reason);
+    }
+
+    fn drop_session(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.ended = Some(session.sharing).filter(Sharing::is_counted);
+        }
     }
 
     fn ask_later(&mut self, now: Instant) {
@@ -329,6 +352,7 @@ impl BoxTunnel {
             let mut tunnel = Tunnel::new(config, Role::Box, grant.session, rng);
             tunnel.install_keys(now, epoch, secrets);
             self.opened += 1;
+            self.drop_session();
             self.session = Some(Session {
                 tunnel,
                 server,
@@ -339,6 +363,9 @@ impl BoxTunnel {
                 is_heard: false,
                 silent_since: Some(now),
                 overdue_since: None,
+                sharing: Sharing::default(),
+                exchanged_at: Instant::ZERO,
+                exchanges: true,
             });
         }
         self.failed = 0;
@@ -463,6 +490,7 @@ impl BoxTunnel {
             self.drops.invalid += 1;
             return;
         }
+        session.exchanges = true;
         let works = session.silent_since.is_none() && is_up;
         // A datagram that comes proves nothing for those that go.
         if works || !session.has_usable_path() {
@@ -484,6 +512,7 @@ impl BoxTunnel {
         };
         let urgency = urgency(rules, packet).unwrap_or_default();
         session.is_used = true;
+        session.exchanges = true;
         let drops = &mut self.drops;
         let dropped = match session.tunnel.send(now, urgency, packet) {
             Ok(()) => return,
@@ -548,13 +577,40 @@ impl BoxTunnel {
             return None;
         }
         let ask_at = self.next_attempt();
+        if self.ended.is_some() {
+            return Some(Instant::ZERO);
+        }
         let Some(session) = &self.session else {
             return ask_at;
         };
         let rekey_at = self.rekey_at();
         let tunnel = session.tunnel.next_timeout();
-        let end_at = self.keys_end();
-        Instant::earliest([ask_at, rekey_at, end_at, tunnel, self.judge_silence_at()])
+        let times = [
+            ask_at,
+            rekey_at,
+            self.keys_end(),
+            tunnel,
+            self.judge_silence_at(),
+            session.next_exchange(),
+        ];
+        Instant::earliest(times)
+    }
+
+    /// Exchanges with the engine what each link carries, if that is due.
+    pub(crate) fn exchange(&mut self, now: Instant, stack: &mut Stack) {
+        if let Some(mut ended) = self.ended.take() {
+            ended.end(stack);
+        }
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        if session.next_exchange().is_some_and(|at| at <= now) {
+            session.exchanged_at = now;
+            // A box has one path of the engine for each link, with the same number.
+            let link = |used: &PathUse| Some((used.remote.ip().to_canonical(), used.path));
+            let sharing = &mut session.sharing;
+            session.exchanges = sharing.exchange(now, &mut session.tunnel, stack, link);
+        }
     }
 
     /// Returns the time at which the session in use gets another epoch.
@@ -639,6 +695,7 @@ impl BoxTunnel {
             (true, false, true) => "asking",
             (true, false, false) => "down",
         };
+        let mut flows = ShownFlows::new(now);
         let session = self.session.as_ref().map(|session| {
             let stats = session.tunnel.stats();
             let paths = session.tunnel.path_stats();
@@ -649,11 +706,14 @@ impl BoxTunnel {
                 epoch: session.grant.epoch,
                 packets_in: stats.packets_delivered,
                 packets_out: stats.packets_sent,
+                flows: flows.add((), session.tunnel.flow_stats()),
                 paths: paths
                     .map(|p| TunnelPathStatus::new(link(p.path), &p))
                     .collect(),
             }
         });
+        let show = |(), flow: &_| TunnelFlowStatus::new(now, flow, true, &link);
+        let (flows_total, flows) = flows.finish(show);
         TunnelStatus {
             state: state.to_owned(),
             reason: down
@@ -664,6 +724,8 @@ impl BoxTunnel {
             sessions_total: usize::from(session.is_some()),
             contended: 0,
             sessions: session.into_iter().collect(),
+            flows_total,
+            flows,
             opened: self.opened,
             rekeyed: self.rekeyed,
             attempts_failed: self.failed,

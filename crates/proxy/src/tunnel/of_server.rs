@@ -5,15 +5,20 @@ use core::time::Duration;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use arrayvec::ArrayVec;
+use braid_engine::Stack;
 use braid_secure::keys::PublicKey;
 use braid_tunnel::{
-    Config, Header, MAX_PATHS, PathId, Role, Secrets, SendError, SessionId, Suite, Transmit, Tunnel,
+    Config, Header, MAX_PATHS, PathId, PathUse, Role, Secrets, SendError, SessionId, Suite,
+    Transmit, Tunnel,
 };
 use braid_wire::{Instant, Rng};
 
 use super::inner::Inner;
 use super::pool::{Owner, Places};
-use crate::admin::tunnel_status::{TunnelPathStatus, TunnelSessionStatus, TunnelStatus};
+use super::sharing::{EXCHANGE_INTERVAL, Sharing};
+use crate::admin::tunnel_status::{
+    ShownFlows, TunnelFlowStatus, TunnelPathStatus, TunnelSessionStatus, TunnelStatus,
+};
 use crate::app::TUNNEL_MTU;
 use crate::config::TunnelPools;
 use crate::config::policy::DestinationPolicy;
@@ -99,6 +104,9 @@ struct Session {
     sends: bool,
     /// True while the session is in the queue of those that may have packets to deliver.
     delivers: bool,
+    /// True while the session is in the queue of those that have something to exchange with the engine.
+    exchanges: bool,
+    sharing: Sharing,
 }
 
 impl Session {
@@ -152,6 +160,10 @@ pub(crate) struct Sessions {
     by_owner: BTreeMap<Owner, Id>,
     to_send: VecDeque<Id>,
     to_deliver: VecDeque<Id>,
+    to_exchange: VecDeque<Id>,
+    /// The parts of ended sessions in the engine's counts, until they are taken back.
+    ended: Vec<Sharing>,
+    exchanged_at: Instant,
     /// Datagrams that the session at the head of the queue has sent in its turn.
     sent_in_turn: usize,
     /// The packet that [`Self::poll_packet`] returned last.
@@ -188,6 +200,9 @@ impl Sessions {
             by_owner: BTreeMap::new(),
             to_send: VecDeque::new(),
             to_deliver: VecDeque::new(),
+            to_exchange: VecDeque::new(),
+            ended: Vec::new(),
+            exchanged_at: Instant::ZERO,
             sent_in_turn: 0,
             packet: Vec::new(),
             drops: Drops::default(),
@@ -306,6 +321,8 @@ impl Sessions {
             heard_at: now,
             sends: false,
             delivers: false,
+            exchanges: false,
+            sharing: Sharing::default(),
         });
         self.by_id.insert(id, at);
         self.by_v4.insert(v4, at);
@@ -350,12 +367,14 @@ impl Sessions {
     }
 
     fn unlink(&mut self, id: Id) -> Option<Session> {
-        let session = self.table.remove(id)?;
+        let mut session = self.table.remove(id)?;
         self.by_id.remove(&session.tunnel.session());
         self.by_v4.remove(&session.v4);
         self.by_v6.remove(&session.v6);
         self.by_owner.remove(&session.owner);
         self.allotted -= session.budget;
+        let sharing = core::mem::take(&mut session.sharing);
+        self.ended.extend(Some(sharing).filter(Sharing::is_counted));
         Some(session)
     }
 
@@ -374,6 +393,9 @@ impl Sessions {
         }
         if !core::mem::replace(&mut session.delivers, true) {
             self.to_deliver.push_back(id);
+        }
+        if !core::mem::replace(&mut session.exchanges, true) {
+            self.to_exchange.push_back(id);
         }
     }
 
@@ -514,11 +536,43 @@ impl Sessions {
 
     /// Returns the time at which [`Self::handle_timeout`] is due.
     pub(crate) fn next_timeout(&self) -> Option<Instant> {
-        self.table.next_timeout()
+        Instant::earliest([self.table.next_timeout(), self.next_exchange()])
     }
 
-    /// Handles expired timers, and ends silent sessions.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+    fn next_exchange(&self) -> Option<Instant> {
+        let has_work = !self.to_exchange.is_empty() || !self.ended.is_empty();
+        has_work.then(|| self.exchanged_at + EXCHANGE_INTERVAL)
+    }
+
+    /// Exchanges with the engine what each path carries, for all sessions in use, if that is due.
+    fn exchange(&mut self, now: Instant, stack: &mut Stack) {
+        if self.next_exchange().is_none_or(|at| now < at) {
+            return;
+        }
+        self.exchanged_at = now;
+        for mut ended in self.ended.drain(..) {
+            ended.end(stack);
+        }
+        let table = &mut self.table;
+        self.to_exchange.retain(|id| {
+            let Some(session) = table.get_mut(*id) else {
+                return false;
+            };
+            // The engine has a path for each listening address, as the tunnel has a socket.
+            let sockets = &session.sockets;
+            let link = |used: &PathUse| {
+                let socket = sockets.to(used.path, used.remote)?;
+                Some((used.remote.ip().to_canonical(), socket))
+            };
+            let sharing = &mut session.sharing;
+            session.exchanges = sharing.exchange(now, &mut session.tunnel, stack, link);
+            session.exchanges
+        });
+    }
+
+    /// Handles expired timers, ends silent sessions, and exchanges with the engine what the links carry.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, stack: &mut Stack) {
+        self.exchange(now, stack);
         for _ in 0..TIMER_BATCH {
             let Some((id, Due::Timer)) = self.table.pop_due(now) else {
                 return;
@@ -548,8 +602,14 @@ impl Sessions {
         }
     }
 
-    /// Returns the state, with the first sessions. `user` returns the name of a user.
-    pub(crate) fn status(&self, user: impl Fn(usize) -> Option<String>) -> TunnelStatus {
+    /// Returns the state at `now`, with the first sessions. `user` returns the name of a user.
+    pub(crate) fn status(
+        &self,
+        now: Instant,
+        user: impl Fn(usize) -> Option<String>,
+    ) -> TunnelStatus {
+        let path = |path: PathId| path.0.to_string();
+        let mut flows = ShownFlows::new(now);
         let sessions = self.table.ids().into_iter();
         let sessions = sessions.filter_map(|id| self.table.get(id));
         let sessions = sessions.take(TunnelStatus::MAX_SHOWN_SESSIONS).map(|s| {
@@ -562,8 +622,9 @@ impl Sessions {
                 epoch: s.epoch,
                 packets_in: stats.packets_delivered,
                 packets_out: stats.packets_sent,
+                flows: flows.add(s.user, s.tunnel.flow_stats()),
                 paths: paths
-                    .map(|p| TunnelPathStatus::new(p.path.0.to_string(), &p))
+                    .map(|p| TunnelPathStatus::new(path(p.path), &p))
                     .collect(),
             }
         });
@@ -579,10 +640,17 @@ impl Sessions {
             ("no_key", drops.no_key),
             ("queue", drops.queue),
         ];
+        let sessions = sessions.collect();
+        let (flows_total, flows) = flows.finish(|of, flow| TunnelFlowStatus {
+            user: user(of),
+            ..TunnelFlowStatus::new(now, flow, false, path)
+        });
         TunnelStatus {
             state: "on".to_owned(),
             sessions_total: self.table.len(),
-            sessions: sessions.collect(),
+            sessions,
+            flows_total,
+            flows,
             opened: self.opened,
             contended: self.contended,
             rekeyed: self.rekeyed,

@@ -18,5 +18,6 @@ mod stolen;
 mod streams;
 mod support;
 mod tunnel;
+mod tunnel_load;
 mod tunnel_servers;
 mod warm;

@@ -15,6 +15,11 @@ use super::usable::{keeps_waiting, usable};
 /// urgent data by this much. 7 ms is a guess.
 const YIELD_QUEUE_DELAY: Duration = Duration::from_millis(7);
 
+/// The time for which the bottleneck of a path that more urgent data uses has work beyond a round trip. The newest
+/// round-trip time is a round trip old, and what a window allows meanwhile would become a queue. The value is a guess:
+/// some packets of a slow link, so that delayed acknowledgements leave no gap.
+const MAX_AHEAD: Duration = Duration::from_millis(5);
+
 /// The time for which the best of several paths is left to data that is more urgent than background data, after the
 /// last such data. The value is a guess: it bridges the pauses of a user who types or follows links.
 const RESERVED_TIME: Duration = Duration::from_secs(3);
@@ -36,8 +41,9 @@ pub fn next_urgency(view: &SendView<'_>) -> Option<Urgency> {
 /// Returns whether new data of the urgency `next` yields on `subflow` to more urgent data of any connection over
 /// the same path.
 ///
-/// Data yields if more urgent data uses the path and the path has a queue and its full capacity is in flight. So
-/// yielding shortens the queue without leaving the path idle.
+/// Data yields if more urgent data uses the path and the path has a queue and its full capacity is in flight, or more
+/// is in flight than the rate of its bottleneck takes in a round trip. So yielding shortens the queue without leaving
+/// the path idle.
 ///
 /// Background data yields more. Where more urgent data passes, only two background packets are in flight, which
 /// keep the path's measurements current. The best of several paths is left to more urgent data in this way for 3 s
@@ -59,9 +65,15 @@ pub fn yields_path(view: &SendView<'_>, next: Option<Urgency>, subflow: &Subflow
     if !is_urgent_path && !is_best {
         return false;
     }
-    let capacity = subflow.delivery_rate as f64 * subflow.base_rtt.as_secs_f64();
-    subflow.in_flight >= min_in_flight.max(capacity as u64)
-        && subflow.queueing_delay() > YIELD_QUEUE_DELAY
+    let base = subflow.base_rtt;
+    let bytes_in = |rate: u64, time: Duration| (rate as f64 * time.as_secs_f64()) as u64;
+    let exceeds = |bytes: u64| subflow.in_flight >= bytes.max(min_in_flight);
+    // In slow start the sender limits the rate that is measured, and the path may be faster.
+    let rate_is_evident = subflow.cwnd >= subflow.ssthresh && subflow.peak_rate > 0;
+    let is_full =
+        is_urgent_path && rate_is_evident && exceeds(bytes_in(subflow.peak_rate, base + MAX_AHEAD));
+    let has_queue = subflow.queueing_delay() > YIELD_QUEUE_DELAY;
+    is_full || has_queue && exceeds(bytes_in(subflow.delivery_rate, base))
 }
 
 /// Returns new data for the path of lowest round-trip time or, if that path is full, for the next one. Skips paths

@@ -382,6 +382,23 @@ fn less_urgent_data_yields() {
     };
     assert_eq!(on_path(&[queued, steady(1, 80)], 5), Some(1));
     assert_eq!(on_path(&[queued, steady(1, 80)], 3), Some(0));
+    // The bottleneck passes 25,000 bytes in a round trip and 5 ms: what is in flight beyond will be a queue.
+    for (in_flight, path) in [(24_999, 0), (25_000, 1)] {
+        let full = SubflowView {
+            in_flight,
+            cwnd: 100_000,
+            ssthresh: 50_000,
+            peak_rate: 1_000_000,
+            ..busy
+        };
+        assert_eq!(on_path(&[full, steady(1, 80)], 5), Some(path));
+        let in_slow_start = SubflowView {
+            ssthresh: u64::MAX,
+            ..full
+        };
+        assert_eq!(on_path(&[in_slow_start, steady(1, 80)], 5), Some(0));
+        assert_eq!(on_path(&[full, steady(1, 80)], 3), Some(0));
+    }
 }
 
 /// Background data fills the path of highest round-trip time first. It leaves the best path to other data for 3 s

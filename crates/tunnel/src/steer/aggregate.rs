@@ -1,6 +1,9 @@
 //! Earliest arrival.
 
+use braid_engine::Urgency;
+
 use super::{Decision, Steer, View};
+use crate::config::Mode;
 
 /// Each packet goes where it arrives first.
 ///
@@ -33,5 +36,9 @@ impl Steer for Aggregate {
         } else {
             Decision::Leave
         }
+    }
+
+    fn mode(&self, _: Urgency, _: u64) -> Mode {
+        Mode::Aggregate
     }
 }

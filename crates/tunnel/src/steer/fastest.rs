@@ -1,6 +1,9 @@
 //! The path with the smallest delay.
 
+use braid_engine::Urgency;
+
 use super::{Decision, Steer, View};
+use crate::config::Mode;
 
 /// All packets go on the path with the smallest delay.
 #[derive(Debug)]
@@ -13,5 +16,9 @@ impl Steer for Fastest {
         } else {
             Decision::Leave
         }
+    }
+
+    fn mode(&self, _: Urgency, _: u64) -> Mode {
+        Mode::Fastest
     }
 }

@@ -54,6 +54,9 @@ pub(crate) enum Decision {
 pub(crate) trait Steer: core::fmt::Debug + Send {
     /// Returns what the path takes of the flow.
     fn decide(&self, view: &View) -> Decision;
+
+    /// Returns the rule for a flow of this urgency and rate in bytes per second.
+    fn mode(&self, urgency: Urgency, rate: u64) -> Mode;
 }
 
 /// Returns the rule of a mode. `redundant_rate` is that of [`crate::Config`].

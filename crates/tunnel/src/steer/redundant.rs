@@ -1,7 +1,10 @@
 //! Copies of what is urgent and small.
 
+use braid_engine::Urgency;
+
 use super::aggregate::Aggregate;
 use super::{Decision, Steer, View};
+use crate::config::Mode;
 
 /// The least urgent level of which copies are sent.
 const COPIED: u8 = 2;
@@ -22,7 +25,7 @@ impl Redundant {
 
 impl Steer for Redundant {
     fn decide(&self, view: &View) -> Decision {
-        if view.urgency.level() > COPIED || view.rate > self.rate {
+        if self.mode(view.urgency, view.rate) != Mode::Redundant {
             return Aggregate.decide(view);
         }
         if view.path != view.best {
@@ -36,6 +39,14 @@ impl Steer for Redundant {
         match second {
             Some((_, other)) => Decision::Copy { other },
             None => Decision::Take { depth: 0 },
+        }
+    }
+
+    fn mode(&self, urgency: Urgency, rate: u64) -> Mode {
+        if urgency.level() > COPIED || rate > self.rate {
+            Mode::Aggregate
+        } else {
+            Mode::Redundant
         }
     }
 }

@@ -1,6 +1,9 @@
 //! The first path that works.
 
+use braid_engine::Urgency;
+
 use super::{Decision, Steer, View};
+use crate::config::Mode;
 
 /// All packets go on the first path that works.
 #[derive(Debug)]
@@ -13,5 +16,9 @@ impl Steer for Single {
         } else {
             Decision::Leave
         }
+    }
+
+    fn mode(&self, _: Urgency, _: u64) -> Mode {
+        Mode::Single
     }
 }

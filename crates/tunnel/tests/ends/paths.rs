@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::net::{Link, Net, box_addr, identify, packet, path_config};
-use braid_tunnel::{Config, Mode, PathId, PathState, PathStats, SendError};
+use braid_tunnel::{Config, Mode, PathId, PathLoad, PathState, PathStats, SendError};
 use braid_wire::Instant;
 
 const MS: Duration = Duration::from_millis(1);
@@ -301,4 +301,81 @@ fn the_server_uses_a_path_as_the_box_says() {
 fn bytes_sent(net: &Net) -> [u64; 2] {
     let mut stats = net.ends[1].path_stats().map(|path| path.bytes_sent);
     [(); 2].map(|()| stats.next().unwrap())
+}
+
+/// A rate that was measured before lets a path start fast. A wrong one does no more harm than to fill a queue once.
+#[test]
+fn a_path_starts_with_a_rate_that_was_known_and_finds_a_wrong_one() {
+    // Bytes that arrive in the first 300 ms, and losses.
+    let run = |seed: Option<u64>| {
+        let link = Link {
+            queue: 250_000,
+            ..Link::PLAIN
+        };
+        let mut net = Net::new(&Config::default(), &[link], 6);
+        net.pass(MS * 300);
+        if let Some(seed) = seed {
+            net.ends[1].seed_path(PathId(0), seed);
+        }
+        let mut early = 0;
+        for number in 0..8_000 {
+            // 1,400 bytes in 200 µs are 7 MB/s.
+            let _ = net.send(1, 3, &packet(0, number, 1_400));
+            net.pass(MS / 5);
+            if number == 1_500 {
+                early = net.delivered[0].len() * 1_400;
+            }
+        }
+        (early, stats(&net, 1, 0))
+    };
+    let rate = Link::PLAIN.rate;
+    let (unknown, _) = run(None);
+    for seed in [rate / 8, rate, rate * 8] {
+        let (early, path) = run(Some(seed));
+        let known = path.rate.unwrap();
+        assert!((rate * 8 / 10..rate * 11 / 10).contains(&known), "{path:?}");
+        assert!(path.datagrams_lost < 600, "{path:?}");
+        if seed == rate {
+            assert!(
+                early >= unknown && path.datagrams_lost == 0,
+                "{early} {path:?}"
+            );
+        }
+    }
+}
+
+/// The bytes of other senders on a path are expected to arrive first.
+#[test]
+fn packets_avoid_a_path_that_others_fill() {
+    let slower = Link {
+        delay: MS * 25,
+        ..Link::PLAIN
+    };
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN, slower], 7);
+    net.pass(MS * 300);
+    let load = |in_flight| PathLoad {
+        in_flight,
+        delivery_rate: Link::PLAIN.rate,
+    };
+    // A round trip of 40 ms takes 250 kB; 62.5 kB more are 10 ms.
+    for (in_flight, path) in [(0, 0), (250_000, 0), (312_500, 1), (0, 0)] {
+        for end in 0..2 {
+            net.ends[end].set_path_load(net.now, PathId(0), load(in_flight));
+        }
+        let sent = |net: &Net| {
+            let flow = &net.ends[0].flow_stats()[0];
+            let mut paths = flow.paths.iter();
+            paths
+                .find(|p| p.path == PathId(path))
+                .map_or(0, |p| p.bytes_sent)
+        };
+        net.send(0, 3, &packet(0, 0, 200)).unwrap();
+        let before = sent(&net);
+        for number in 1..=20 {
+            net.send(0, 3, &packet(0, number, 200)).unwrap();
+            net.pass(MS * 20);
+        }
+        net.pass(MS * 100);
+        assert_eq!(sent(&net) - before, 20 * 200, "{in_flight}");
+    }
 }

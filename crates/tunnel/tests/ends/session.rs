@@ -521,3 +521,35 @@ fn datagrams_of_other_sessions_are_malformed() {
     let result = server.receive(Instant::ZERO, box_addr(0), &mut other);
     assert_eq!(result, Err(DatagramError::Malformed));
 }
+
+/// A flow that gets the number of another one starts to count anew, at both ends.
+#[test]
+fn each_flow_counts_its_own_packets() {
+    let config = Config {
+        max_flows: 2,
+        ..Config::default()
+    };
+    let mut net = Net::new(&config, &[Link::PLAIN; 2], 5);
+    net.pass(MS * 200);
+    for flow in 0..3 {
+        for number in 0..10 {
+            net.send(0, 3, &packet(flow, number, 100)).unwrap();
+            net.pass(MS);
+        }
+        net.pass(MS * 50);
+    }
+    for end in 0..2 {
+        let flows = net.ends[end].flow_stats();
+        assert_eq!(flows.len(), 2);
+        for flow in &flows {
+            let moved = [flow.bytes_sent, flow.bytes_received];
+            assert_eq!(moved, if end == 0 { [1_000, 0] } else { [0, 1_000] });
+            assert_eq!(flow.treatment.is_some(), end == 0);
+            let of_paths = flow.paths.iter();
+            let of_paths = of_paths.map(|path| path.bytes_sent + path.bytes_received);
+            assert_eq!(of_paths.sum::<u64>(), 1_000);
+        }
+        let ports = flows.iter().map(|flow| flow.ports);
+        assert_eq!(ports.collect::<BTreeSet<_>>().len(), 2);
+    }
+}

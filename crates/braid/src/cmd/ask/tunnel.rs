@@ -1,7 +1,9 @@
 //! The tunnel on the page of the status.
 
 use braid_proxy::status::Role;
-use braid_proxy::tunnel_status::{TunnelPathStatus, TunnelSessionStatus, TunnelStatus};
+use braid_proxy::tunnel_status::{
+    TunnelFlowPathStatus, TunnelFlowStatus, TunnelPathStatus, TunnelSessionStatus, TunnelStatus,
+};
 
 use super::columns::{Align, Columns};
 use super::units::{self, NONE, or_none};
@@ -15,7 +17,7 @@ pub fn section(role: Role, tunnel: Option<&TunnelStatus>) -> String {
         Role::Box => of_box(tunnel),
         Role::Server => of_server(tunnel),
     };
-    format!("{text}{}\n", drops(tunnel))
+    format!("{text}{}{}\n", flows(role, tunnel), drops(tunnel))
 }
 
 fn of_box(tunnel: &TunnelStatus) -> String {
@@ -86,6 +88,7 @@ fn of_server(tunnel: &TunnelStatus) -> String {
     let mut columns = Columns::new(&[
         ("user", Align::Left),
         ("address", Align::Left),
+        ("flows", Align::Right),
         ("packets in", Align::Right),
         ("packets out", Align::Right),
     ]);
@@ -93,6 +96,7 @@ fn of_server(tunnel: &TunnelStatus) -> String {
         let row = [
             session.user.clone().unwrap_or_else(|| NONE.to_owned()),
             addresses(session),
+            session.flows.to_string(),
             session.packets_in.to_string(),
             session.packets_out.to_string(),
         ];
@@ -111,6 +115,67 @@ fn line(path: &TunnelPathStatus) -> String {
     let name = &path.name;
     format!(
         "link {name}: {state}, RTT {rtt}, loss out {loss}, rate out {rate}, received {received}, sent {sent}"
+    )
+}
+
+/// Returns the flows, each with the links that carry it.
+fn flows(role: Role, tunnel: &TunnelStatus) -> String {
+    if tunnel.flows.is_empty() {
+        return String::new();
+    }
+    let mut columns = Columns::new(&[
+        ("user", Align::Left),
+        ("protocol", Align::Left),
+        ("source", Align::Left),
+        ("destination", Align::Left),
+        ("age", Align::Right),
+        ("idle", Align::Right),
+        ("up", Align::Right),
+        ("down", Align::Right),
+        ("dropped", Align::Right),
+        ("urgency", Align::Right),
+        ("steering", Align::Left),
+    ]);
+    for flow in &tunnel.flows {
+        columns.row(flow_row(flow), flow.paths.iter().map(flow_line).collect());
+    }
+    if role == Role::Box {
+        columns.hide(&["user"]);
+    }
+    let total = tunnel.flows_total;
+    let noun = if total == 1 { "flow" } else { "flows" };
+    let hidden = match total.saturating_sub(tunnel.flows.len()) {
+        0 => String::new(),
+        others => format!(" ({others} more, which moved fewer bytes, are not shown)"),
+    };
+    format!("{total} {noun} in the tunnel{hidden}\n{}", columns.text())
+}
+
+fn flow_row(flow: &TunnelFlowStatus) -> [String; 11] {
+    let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| NONE.to_owned());
+    [
+        or_none(&flow.user),
+        flow.protocol.clone(),
+        flow.source.clone(),
+        flow.destination.clone(),
+        units::age(flow.age_s),
+        units::age(flow.idle_s),
+        units::bytes(flow.bytes_up),
+        units::bytes(flow.bytes_down),
+        flow.packets_dropped.to_string(),
+        or_none(&flow.urgency.map(|level| level.to_string())),
+        or_none(&flow.steering),
+    ]
+}
+
+/// Returns the line about a link of a flow.
+fn flow_line(path: &TunnelFlowPathStatus) -> String {
+    format!(
+        "{}: received {}, sent {}, {} of the flow",
+        path.name,
+        units::bytes(path.bytes_received),
+        units::bytes(path.bytes_sent),
+        units::percent(path.share)
     )
 }
 
@@ -196,6 +261,56 @@ dropped by the tunnel: foreign source 3
 
 ";
         assert_eq!(section(Role::Box, Some(&status("up"))), expected);
+    }
+
+    #[test]
+    fn flows_are_shown_with_their_links() {
+        let path = |name: &str, bytes, share| TunnelFlowPathStatus {
+            name: name.to_owned(),
+            bytes_sent: bytes,
+            bytes_received: 10 * bytes,
+            share,
+        };
+        let flow = TunnelFlowStatus {
+            user: Some("attic".to_owned()),
+            protocol: "udp".to_owned(),
+            source: "10.215.128.2:5000".to_owned(),
+            destination: "198.51.100.7:443".to_owned(),
+            age_s: 75.0,
+            idle_s: 0.2,
+            bytes_up: 4_000,
+            bytes_down: 40_000,
+            packets_dropped: 2,
+            urgency: Some(3),
+            steering: Some("aggregate".to_owned()),
+            repairs_losses: true,
+            queued: 0,
+            paths: vec![path("dsl", 3_000, 0.75), path("lte", 1_000, 0.25)],
+        };
+        let status = TunnelStatus {
+            flows_total: 12,
+            flows: vec![flow],
+            drops: [].into(),
+            ..status("up")
+        };
+        let page = section(Role::Box, Some(&status));
+        let expected = "\
+12 flows in the tunnel (11 more, which moved fewer bytes, are not shown)
+  protocol  source             destination         age  idle      up   down  dropped  urgency  steering
+  udp       10.215.128.2:5000  198.51.100.7:443  1 min   0 s  4.0 kB  40 kB        2        3  aggregate
+      dsl: received 30 kB, sent 3.0 kB, 75.0 % of the flow
+      lte: received 10 kB, sent 1.0 kB, 25.0 % of the flow
+
+";
+        assert!(page.ends_with(expected), "{page}");
+        let page = section(
+            Role::Server,
+            Some(&TunnelStatus {
+                state: "on".to_owned(),
+                ..status
+            }),
+        );
+        assert!(page.contains("\n  attic  udp  "), "{page}");
     }
 
     #[test]

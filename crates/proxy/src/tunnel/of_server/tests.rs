@@ -17,6 +17,15 @@ fn sessions() -> Sessions {
     Sessions::new(pools, 1080, MEMORY)
 }
 
+fn stack() -> Stack {
+    let rng = Rng::from_seed([9; 32]);
+    Stack::new(
+        braid_engine::Config::default(),
+        rng,
+        Box::new(braid_strategy::default_strategy),
+    )
+}
+
 fn requester(n: u8) -> Requester {
     Requester {
         user: usize::from(n),
@@ -194,9 +203,9 @@ fn only_packets_that_are_allowed_come_out() {
         (v6(own_v6, PUBLIC_V6, 43, 443), "malformed_packet"),
     ];
     for (n, (packet, expected)) in (0..).zip(&cases) {
-        let before = sessions.status(|_| None).drops;
+        let before = sessions.status(NOW, |_| None).drops;
         let passes = first.passes(&mut sessions, n, packet);
-        let after = sessions.status(|_| None).drops;
+        let after = sessions.status(NOW, |_| None).drops;
         let grown = after.iter().filter(|(name, n)| before[*name] != **n);
         let grown: Vec<_> = grown.map(|(name, n)| (name.as_str(), *n)).collect();
         match *expected {
@@ -375,7 +384,7 @@ fn boxes_that_replace_each_other_are_counted() {
     sessions.table.get_mut(session).unwrap().heard_at = NOW + MS * 90_000;
     assert_eq!(at(&mut sessions, 91_000), 1);
     assert_eq!(at(&mut sessions, 92_000), 2);
-    assert_eq!(sessions.status(|_| None).contended, 2);
+    assert_eq!(sessions.status(NOW, |_| None).contended, 2);
     assert_eq!(sessions.table.len(), 1);
 }
 
@@ -445,13 +454,14 @@ fn silent_sessions_end_and_users_move() {
     sessions.move_users(&[None, Some(0), None]);
     assert_eq!(sessions.table.len(), 1);
     let name = |user: usize| Some(format!("user{user}"));
-    let shown = sessions.status(name).sessions;
+    let shown = sessions.status(NOW, name).sessions;
     assert_eq!(shown[0].user.as_deref(), Some("user0"));
     assert_eq!(shown[0].v4, first.grant.v4);
     let end = NOW + MAX_SILENCE + MS * 100;
+    let mut stack = stack();
     let mut buf = Vec::new();
     while let Some(at) = sessions.next_timeout().filter(|at| *at <= end) {
-        sessions.handle_timeout(at);
+        sessions.handle_timeout(at, &mut stack);
         while sessions.poll_datagram(at, &mut buf).is_some() {
             buf.clear();
         }
