@@ -40,6 +40,7 @@ impl ForeignTraffic {
             in_flight: load.in_flight,
             delivery_rate: load.delivery_rate,
             subflows: 1,
+            openings: 0,
         };
         let new = Some((link, new)).filter(|(_, new)| new.in_flight > 0);
         if new == self.counted {
