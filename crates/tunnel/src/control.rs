@@ -21,6 +21,11 @@ const FULL_ROUNDS: u32 = 3;
 /// Rounds between probes for more.
 const CRUISE_ROUNDS: u32 = 4;
 
+/// The time by which datagrams may leave before their pace, and be made up for after a late timer. On a path of 1 Gbit/s
+/// 17 datagrams leave together, for which the system needs one call and one timer; below 60 Mbit/s none does. Queues of
+/// links are longer by far.
+const MAX_BURST: Duration = Duration::from_micros(200);
+
 /// The phase of rate control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -75,6 +80,8 @@ pub(crate) struct Control {
     full_rounds: u32,
     /// The time at which the next datagram may leave.
     next_send: Instant,
+    /// The time at which all datagrams so far have left by their pace.
+    paced_until: Instant,
     /// The most bytes in flight during the start.
     start_window: u64,
     mtu: u64,
@@ -90,6 +97,7 @@ impl Control {
             full_rate: 0,
             full_rounds: 0,
             next_send: Instant::ZERO,
+            paced_until: Instant::ZERO,
             start_window: INITIAL_DATAGRAMS * mtu as u64,
             mtu: mtu as u64,
         }
@@ -154,7 +162,10 @@ impl Control {
         };
         let gap = Duration::from_nanos(bytes as u64 * 1_000_000_000 / rate.max(1));
         // A path that was idle may send two datagrams at once, so that late timers cost no rate.
-        self.next_send = self.next_send.max(now - gap) + gap;
+        self.paced_until = self.paced_until.max(now - gap.max(MAX_BURST)) + gap;
+        if self.paced_until > now + MAX_BURST {
+            self.next_send = self.paced_until;
+        }
     }
 
     /// Takes what a report told at `now`. Returns true if the delay that looked like a queue belongs to the path.

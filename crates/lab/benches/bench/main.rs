@@ -9,13 +9,16 @@ mod backends;
 mod cost;
 mod fct;
 mod fixture;
+mod flood;
 mod idle;
 mod peers;
 mod sim;
 mod slow;
 mod speed;
+mod tunnel;
 mod veth;
 mod whole;
+mod wireguard;
 
 use std::process::ExitCode;
 
@@ -23,7 +26,7 @@ use braid::failure::Failure;
 use clap::Parser;
 use serde::Serialize;
 
-/// Speed against the kernel's MPTCP and, from user to content host, against relays on it; memory of
+/// Speed against the kernel's MPTCP and, from user to content host, against relays on it; the tunnel against wireguard-go; memory of
 /// idle connections, a link that slows down, and the simulator's speed.
 #[derive(Debug, Parser)]
 pub struct Arguments {
@@ -60,6 +63,8 @@ enum Part {
     /// From user to content host, through box and server or through relays on the kernel's
     /// Multipath TCP.
     Whole,
+    /// Datagrams from user to content host, through the tunnel or through wireguard-go.
+    Tunnel,
     /// Small downloads with and without protection.
     Fct,
     /// Memory of idle proxied connections.
@@ -80,6 +85,8 @@ struct Results {
     speed: Option<speed::Speed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     whole: Option<whole::Whole>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tunnel: Option<tunnel::Tunnel>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fct: Option<Vec<fct::Fct>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,6 +122,7 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut results = Results {
         speed: None,
         whole: None,
+        tunnel: None,
         fct: None,
         idle: None,
         slow: None,
@@ -133,6 +141,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         if let Some(whole) = results.whole.as_ref().filter(|_| !arguments.json) {
             whole.print();
         }
+    }
+    if wanted(Part::Tunnel) {
+        let tunnel = tunnel::measure(arguments)?;
+        if !arguments.json {
+            tunnel.print();
+        }
+        results.tunnel = Some(tunnel);
     }
     if wanted(Part::Fct) {
         let rows = fct::measure(arguments.runs)?;
