@@ -10,6 +10,7 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 use crate::estimate::{Estimate, Update};
+use crate::pacer::Pacer;
 
 /// Rounds for which a delivery rate counts.
 const RATE_ROUNDS: usize = 10;
@@ -20,11 +21,6 @@ const INITIAL_DATAGRAMS: u64 = 32;
 const FULL_ROUNDS: u32 = 3;
 /// Rounds between probes for more.
 const CRUISE_ROUNDS: u32 = 4;
-
-/// The time by which datagrams may leave before their pace, and be made up for after a late timer. On a path of 1 Gbit/s
-/// 17 datagrams leave together, for which the system needs one call and one timer; below 60 Mbit/s none does. Queues of
-/// links are longer by far.
-const MAX_BURST: Duration = Duration::from_micros(200);
 
 /// The phase of rate control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,10 +74,7 @@ pub(crate) struct Control {
     /// The greatest rate that was 25 % over the one before, and the rounds since.
     full_rate: u64,
     full_rounds: u32,
-    /// The time at which the next datagram may leave.
-    next_send: Instant,
-    /// The time at which all datagrams so far have left by their pace.
-    paced_until: Instant,
+    pacer: Pacer,
     /// The most bytes in flight during the start.
     start_window: u64,
     mtu: u64,
@@ -96,8 +89,7 @@ impl Control {
             round_loaded: false,
             full_rate: 0,
             full_rounds: 0,
-            next_send: Instant::ZERO,
-            paced_until: Instant::ZERO,
+            pacer: Pacer::new(),
             start_window: INITIAL_DATAGRAMS * mtu as u64,
             mtu: mtu as u64,
         }
@@ -152,7 +144,7 @@ impl Control {
 
     /// Returns the time at which the pace lets the next datagram leave.
     pub fn next_send(&self) -> Instant {
-        self.next_send
+        self.pacer.next_send()
     }
 
     /// Notes that a datagram left.
@@ -161,11 +153,7 @@ impl Control {
             return;
         };
         let gap = Duration::from_nanos(bytes as u64 * 1_000_000_000 / rate.max(1));
-        // A path that was idle may send two datagrams at once, so that late timers cost no rate.
-        self.paced_until = self.paced_until.max(now - gap.max(MAX_BURST)) + gap;
-        if self.paced_until > now + MAX_BURST {
-            self.next_send = self.paced_until;
-        }
+        self.pacer.on_sent(now, gap);
     }
 
     /// Takes what a report told at `now`. Returns true if the delay that looked like a queue belongs to the path.

@@ -27,6 +27,7 @@ mod header;
 mod incoming;
 mod marks;
 mod outgoing;
+mod pacer;
 mod path;
 mod pmtu;
 mod pool;
