@@ -229,7 +229,8 @@ pub(crate) fn set_socket_option(
     check(result)
 }
 
-/// Lets a UDP socket receive datagrams of one sender and length that the kernel has joined (`UDP_GRO`, since Linux 5.0).
+/// Lets a UDP socket receive datagrams of one sender and length that the kernel has joined (`UDP_GRO`, since Linux
+/// 5.0).
 ///
 /// # Errors
 /// Fails if `setsockopt` does.

@@ -221,8 +221,8 @@ impl PacketIo for Tun {
     }
 }
 
-/// A TUN device for programs that look at each packet. The kernel exchanges super-segments with this process, which cuts
-/// and joins them, so that a system call moves many packets of a flow.
+/// A TUN device for programs that look at each packet. The kernel exchanges super-segments with this process, which
+/// cuts and joins them, so that a system call moves many packets of a flow.
 #[derive(Debug)]
 pub struct PacketTun {
     /// The only lasting reference to the file, as in [`Tun`].
@@ -277,8 +277,8 @@ impl PacketTun {
     /// Reads once, and returns the packets of what was read: one, or those of a super-segment. `None` if none waits.
     ///
     /// # Errors
-    /// Fails if the read fails, for example because the device was removed. Fails with `InvalidData` if what was read has
-    /// a malformed offload header; it is then lost.
+    /// Fails if the read fails, for example because the device was removed. Fails with `InvalidData` if what was read
+    /// has a malformed offload header; it is then lost.
     pub fn recv(&mut self) -> io::Result<Option<Packets<'_>>> {
         let len = match rustix::io::read(&self.fd, &mut self.buffer[..]) {
             Ok(len) => len,
@@ -324,8 +324,8 @@ impl Written {
     }
 }
 
-/// Creates the TUN device `name` in the calling thread's network namespace, with the first of `offloads` that the kernel
-/// has, or with none.
+/// Creates the TUN device `name` in the calling thread's network namespace, with the first of `offloads` that the
+/// kernel has, or with none.
 fn open_with(name: &str, offloads: &[Offload]) -> Result<(OwnedFd, Offload)> {
     let fd = open_device(name)?;
     for offload in offloads {

@@ -26,8 +26,8 @@ use braid::failure::Failure;
 use clap::Parser;
 use serde::Serialize;
 
-/// Speed against the kernel's MPTCP and, from user to content host, against relays on it; the tunnel against wireguard-go; memory of
-/// idle connections, a link that slows down, and the simulator's speed.
+/// Speed against the kernel's MPTCP and, from user to content host, against relays on it; the tunnel
+/// against wireguard-go; memory of idle connections, a link that slows down, and the simulator's speed.
 #[derive(Debug, Parser)]
 pub struct Arguments {
     /// Pairs of runs (kernel, engine) for each direction.

@@ -16,7 +16,8 @@ const PROGRAM: &str = "BRAID_WIREGUARD_GO";
 const PORT: u16 = 51_820;
 /// The largest inner packet: what an outer packet of 1,500 bytes takes over IPv6, as `wg-quick` sets it.
 const MTU: u32 = 1_420;
-/// The byte that both private keys consist of, and the public keys that belong to them (RFC 7748). They protect nothing.
+/// The byte that each private key consists of, and the public keys that belong to them (RFC 7748). They protect
+/// nothing.
 const KEYS: [(&str, &str); 2] = [
     (
         "11",

@@ -1,5 +1,5 @@
-//! Super-segments of payload "abcdefghij" in packets of up to four bytes, with partial checksums, and the packets that they
-//! stand for, with complete ones. Another program has made them after the RFCs.
+//! Super-segments of payload "abcdefghij" in packets of up to four bytes, with partial checksums, and the packets that
+//! they stand for, with complete ones. Another program has made them after the RFCs.
 
 use super::headers::Transport;
 use super::vnet::{

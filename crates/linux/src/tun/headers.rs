@@ -98,8 +98,8 @@ impl Layout {
         head[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     }
 
-    /// Returns whether the checksums of a packet are right. The value 0, by which UDP says that there is no checksum, is
-    /// not.
+    /// Returns whether the checksums of a packet are right. The value 0, by which UDP says that there is no checksum,
+    /// is not.
     pub fn checksums_hold(&self, packet: &[u8]) -> bool {
         let at = self.checksum_at();
         if self.transport == Transport::Udp && packet[at..at + 2] == [0, 0] {

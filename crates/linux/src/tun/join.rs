@@ -64,7 +64,7 @@ impl Joiner {
             let mut bytes = self.spare.pop().unwrap_or_default();
             fill(&mut bytes, packet);
             write(&bytes, 1);
-            self.spare.push(bytes);
+            self.recycle(bytes);
             return;
         };
         if let Some(at) = self
@@ -103,7 +103,12 @@ impl Joiner {
             held.make_super_segment();
         }
         write(&held.bytes, held.count);
-        self.spare.push(held.bytes);
+        self.recycle(held.bytes);
+    }
+
+    fn recycle(&mut self, bytes: Vec<u8>) {
+        // With all places for packets in use, a packet that is not joined has a buffer of its own.
+        let _ = self.spare.try_push(bytes);
     }
 }
 

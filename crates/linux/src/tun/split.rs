@@ -9,7 +9,8 @@ use super::vnet::{
     VIRTIO_NET_HDR_GSO_UDP_L4, VnetHdr,
 };
 
-/// Maximum length of the headers of a super-segment in bytes: IPv6 (40) with 76 bytes of extension headers, and TCP (60).
+/// Maximum length of the headers of a super-segment in bytes: IPv6 (40) with 76 bytes of extension headers, and TCP
+/// (60).
 const MAX_HEAD: usize = 176;
 
 /// The packets of a super-segment, or the packet that is none. Each is made in place, when it is asked for.

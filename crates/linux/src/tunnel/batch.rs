@@ -84,8 +84,8 @@ impl Batch {
         });
     }
 
-    /// Takes the next run: as many datagrams as possible for the path and peer of the first one that is left. The runs of
-    /// a path have its datagrams in order.
+    /// Takes the next run: as many datagrams as possible for the path and peer of the first one that is left. The runs
+    /// of a path have its datagrams in order.
     pub fn next_run(&mut self) -> Option<Run<'_>> {
         let left = &mut self.datagrams[self.taken..];
         let first = left.iter().position(|datagram| !datagram.is_taken)?;

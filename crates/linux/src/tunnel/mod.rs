@@ -328,8 +328,8 @@ impl TunnelIo {
         is_done
     }
 
-    /// Passes a batch of packets to the device, which joins those of a flow until [`Self::flush_packets`]. Returns whether
-    /// none is left.
+    /// Passes a batch of packets to the device, which joins those of a flow until [`Self::flush_packets`]. Returns
+    /// whether none is left.
     fn pass_packets<C: Core + ?Sized>(&mut self, core: &mut C) -> bool {
         for _ in 0..PACKET_BATCH {
             let Some(packet) = core.poll_packet() else {

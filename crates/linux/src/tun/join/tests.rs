@@ -264,6 +264,21 @@ fn the_oldest_flow_makes_room() {
     );
 }
 
+#[test]
+fn a_packet_that_is_not_joined_needs_no_place() {
+    let mut packets: Vec<_> = (0..MAX_HELD)
+        .map(|port| datagrams(port as u16, &[100; 1]).remove(0))
+        .collect();
+    let mut other = packets[0].clone();
+    other[15] ^= 1;
+    // ICMP.
+    other[9] = 1;
+    mend(&mut other, false);
+    packets.push(other);
+    let order: Vec<_> = [MAX_HELD].into_iter().chain(0..MAX_HELD).collect();
+    assert_eq!(counts_in_order(&packets, &order), [1; MAX_HELD + 1]);
+}
+
 /// Whatever comes from a peer, nothing panics, and nothing is lost.
 #[test]
 fn any_bytes_are_written() {
