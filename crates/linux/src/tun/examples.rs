@@ -1,5 +1,5 @@
 //! Super-segments of payload "abcdefghij" in packets of up to four bytes, with partial checksums, and the packets that
-//! they stand for, with complete ones. Another program has made them after the RFCs.
+//! they stand for, with complete ones. A program of its own has computed them (RFC 768, 791, 8200, 9293).
 
 use super::headers::Transport;
 use super::vnet::{

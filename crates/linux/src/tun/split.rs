@@ -13,11 +13,11 @@ use super::vnet::{
 /// (60).
 const MAX_HEAD: usize = 176;
 
-/// The packets of a super-segment, or the packet that is none. Each is made in place, when it is asked for.
+/// A single packet, or the packets of a super-segment. Each is made in place, when it is asked for.
 #[derive(Debug)]
 pub struct Packets<'a> {
     bytes: &'a mut [u8],
-    /// The state of a super-segment; `None` for a packet that is none.
+    /// The state of a super-segment; `None` for a single packet.
     cut: Option<Cut>,
     is_done: bool,
 }

@@ -11,7 +11,7 @@ pub const VNET_HDR_LEN: usize = 10;
 pub const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
 /// Flag of the header's first byte: the checksum was verified.
 const VIRTIO_NET_HDR_F_DATA_VALID: u8 = 2;
-/// The packet is no super-segment.
+/// A single packet.
 pub(super) const VIRTIO_NET_HDR_GSO_NONE: u8 = 0;
 /// A super-segment of TCP over IPv4.
 pub(super) const VIRTIO_NET_HDR_GSO_TCPV4: u8 = 1;

@@ -26,7 +26,7 @@ fn a_super_segment_is_cut_into_its_packets() {
 }
 
 #[test]
-fn a_packet_that_is_none_passes_as_it_is() {
+fn a_single_packet_passes_as_it_is() {
     let packet = UDP4.packets()[0].clone();
     assert_eq!(
         packets(&VnetHdr::default(), packet.clone()).unwrap(),
