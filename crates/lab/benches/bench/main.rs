@@ -79,7 +79,7 @@ enum Part {
 }
 
 /// All results.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Results {
     #[serde(skip_serializing_if = "Option::is_none")]
     speed: Option<speed::Speed>,
@@ -119,16 +119,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let wanted = |part| arguments.only.is_none_or(|only| only == part);
-    let mut results = Results {
-        speed: None,
-        whole: None,
-        tunnel: None,
-        fct: None,
-        idle: None,
-        slow: None,
-        sim: None,
-        backends: None,
-    };
+    let mut results = Results::default();
     if wanted(Part::Speed) {
         let speed = speed::measure(arguments)?;
         if !arguments.json {

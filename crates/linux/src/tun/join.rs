@@ -50,7 +50,7 @@ pub(super) struct Joiner {
     spare: ArrayVec<Vec<u8>, MAX_HELD>,
 }
 
-/// What the device gets: a `virtio_net_hdr` with a packet or super-segment behind it, and the number of packets.
+/// Writes to the device: takes a `virtio_net_hdr` with a packet or super-segment behind it, and the number of packets.
 pub(super) type Write<'a> = &'a mut dyn FnMut(&[u8], usize);
 
 impl Joiner {

@@ -19,7 +19,7 @@ const RIGHT: [&str; 2] = ["10.9.0.2", "fd09::2"];
 const MTU: usize = 1_500;
 const PORT: u16 = 7;
 
-/// What a wire carried in one direction.
+/// Counters of one direction of a wire.
 #[derive(Debug, Default)]
 struct Carried {
     reads: u64,
