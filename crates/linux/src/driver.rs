@@ -265,7 +265,8 @@ impl<P: PacketIo, C: Core, H: Host<C>> Driver<P, C, H> {
             // Input that is waiting is read even if the end has passed, so that a caller with a series of short runs
             // does not starve the engine.
             is_over = end.is_some_and(|end| end <= self.clock.now());
-            if mem::take(&mut self.should_gather) && is_idle {
+            let should_gather = mem::take(&mut self.should_gather);
+            if (self.tunnel.take_should_gather() || should_gather) && is_idle {
                 let next = self.timeout().unwrap_or(GATHER_DELAY);
                 thread::sleep(next.min(GATHER_DELAY));
             }

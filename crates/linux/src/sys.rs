@@ -229,6 +229,24 @@ pub(crate) fn set_socket_option(
     check(result)
 }
 
+/// Lets a UDP socket receive datagrams of one sender and length that the kernel has joined (`UDP_GRO`, since Linux
+/// 5.0).
+///
+/// # Errors
+/// Fails if `setsockopt` does.
+pub fn receive_joined_datagrams(socket: BorrowedFd<'_>) -> io::Result<()> {
+    enable_socket_option(socket, libc::SOL_UDP, libc::UDP_GRO)
+}
+
+/// Makes the kernel cut what a UDP socket sends into datagrams of `len` bytes, of which the last may be shorter
+/// (`UDP_SEGMENT`, since Linux 4.18).
+///
+/// # Errors
+/// Fails if `setsockopt` does.
+pub fn cut_sent_datagrams(socket: BorrowedFd<'_>, len: u16) -> io::Result<()> {
+    set_socket_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, len.into())
+}
+
 /// A message that [`receive_message`] read.
 #[derive(Debug)]
 pub(crate) struct Message {

@@ -4,8 +4,16 @@
 //! super-segment stands for, and the place of their checksum. So process and kernel exchange a super-segment of up
 //! to 64 kB as one buffer, in both directions, and the kernel's stack handles it as one packet.
 //!
-//! No library is used for the device. Libraries with TUN offload split and merge super-segments in user space.
-//! Their callers copy the payload and handle each packet, which is the work that offload saves.
+//! No library is used for the engine's device. Libraries with TUN offload split and merge super-segments in user space.
+//! Their callers copy the payload and handle each packet, which is the work that offload saves the engine. The tunnel
+//! has to handle each packet: [`PacketTun`] splits and merges for it.
+
+#[cfg(test)]
+mod examples;
+mod headers;
+mod join;
+mod split;
+mod vnet;
 
 use std::fs::OpenOptions;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -15,30 +23,20 @@ use std::sync::{Arc, Weak};
 
 use arrayvec::ArrayVec;
 use braid_engine::buffer::PacketBuffer;
-use braid_engine::{RxMeta, Transmit, TxChecksum};
+use braid_engine::{RxMeta, Transmit};
 
 use crate::net::{Result, SystemError};
 use crate::sys;
+use join::{Joinable, Joiner};
+pub use split::Packets;
+use vnet::VnetHdr;
+pub use vnet::{VIRTIO_NET_HDR_F_NEEDS_CSUM, VNET_HDR_LEN};
 
-/// Length of the `virtio_net_hdr` in front of each packet in bytes. This is the device's default: the length of
-/// a header without the field `num_buffers`.
-pub const VNET_HDR_LEN: usize = 10;
 /// Maximum length in bytes of a packet that the kernel delivers. It is the maximum length of an IPv4 packet and
 /// the largest MTU of a TUN device. Super-segments over IPv6 can be longer, but the defaults of `gso_max_size` and
 /// `gro_max_size`, 65,536 bytes, keep them within this length.
 const MAX_PACKET_LEN: usize = 65_535;
 const _: () = assert!(MAX_PACKET_LEN <= PacketBuffer::CAPACITY);
-
-/// Flag of the header's first byte: the checksum of the packet is not complete. The field of the checksum has
-/// only the sum over the pseudo-header.
-pub const VIRTIO_NET_HDR_F_NEEDS_CSUM: u8 = 1;
-// The other values of the header's first two bytes (linux/virtio_net.h): a flag that says that the checksum was
-// verified, the kinds of segmentation, and a bit that marks the kind of a super-segment with CWR (ECN).
-const VIRTIO_NET_HDR_F_DATA_VALID: u8 = 2;
-const VIRTIO_NET_HDR_GSO_NONE: u8 = 0;
-const VIRTIO_NET_HDR_GSO_TCPV4: u8 = 1;
-const VIRTIO_NET_HDR_GSO_TCPV6: u8 = 4;
-const VIRTIO_NET_HDR_GSO_ECN: u8 = 0x80;
 
 /// A device that sends and receives IP packets with their offload state.
 pub trait PacketIo {
@@ -77,6 +75,8 @@ impl<P: PacketIo> PacketIo for &mut P {
 /// The offloads of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
+    /// As [`Offload::Segmentation`], and segmentation of UDP (since Linux 6.2).
+    WithUdp,
     /// Checksums, and TCP segmentation over IPv4 and IPv6, in both directions.
     Segmentation,
     /// No offload: packets fit the MTU, and their checksums are complete.
@@ -90,6 +90,7 @@ impl Offload {
     /// are rare: a sender sets CWR at most once a round trip (RFC 3168 section 6.1.2).
     fn flags(self) -> libc::c_uint {
         match self {
+            Offload::WithUdp => Offload::Segmentation.flags() | libc::TUN_F_USO4 | libc::TUN_F_USO6,
             Offload::Segmentation => libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6,
             Offload::None => 0,
         }
@@ -113,19 +114,12 @@ impl Tun {
     /// # Errors
     /// Fails if `/dev/net/tun` is missing or may not be opened, or if the name is taken.
     pub fn create(name: &str) -> Result<Tun> {
-        let fd = open_device(name)?;
-        let mut tun = Tun {
+        let (fd, offload) = open_with(name, &[Offload::Segmentation])?;
+        Ok(Tun {
             fd: Arc::new(fd),
-            offload: Offload::None,
+            offload,
             buffer: PacketBuffer::new(),
-        };
-        // A kernel may lack the offloads; the engine then works without them. Any error selects this fallback: an
-        // error with another cause also fails the second call, which reports it.
-        if tun.set_offload(Offload::Segmentation).is_err() {
-            tun.set_offload(Offload::None)
-                .map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
-        }
-        Ok(tun)
+        })
     }
 
     /// Tells the kernel which offloads this process can handle. Packets from the device may then use them.
@@ -227,28 +221,43 @@ impl PacketIo for Tun {
     }
 }
 
-/// A TUN device without offload, for programs that look at each packet. Packets fit the MTU and have complete
-/// checksums, in both directions. Each call of the system moves one packet.
+/// A TUN device for programs that look at each packet. The kernel exchanges super-segments with this process, which
+/// cuts and joins them, so that a system call moves many packets of a flow.
 #[derive(Debug)]
-pub struct PlainTun {
+pub struct PacketTun {
     /// The only lasting reference to the file, as in [`Tun`].
     fd: Arc<OwnedFd>,
-    /// A `virtio_net_hdr` and the packet that was read last.
+    offload: Offload,
+    /// A `virtio_net_hdr` and the packet or super-segment that was read last.
     buffer: Box<[u8]>,
+    joiner: Joiner,
+    written: Written,
 }
 
-impl PlainTun {
+/// The outcome of writes to a [`PacketTun`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Packets that the device took.
+    pub packets: u64,
+    /// System calls that the device took, each with a packet or a super-segment.
+    pub writes: u64,
+    /// Packets that the device refused, for example because it is down.
+    pub refused: u64,
+}
+
+impl PacketTun {
     /// Creates the device `name` as [`Tun::create`] does.
     ///
     /// # Errors
     /// Fails as [`Tun::create`] does.
-    pub fn create(name: &str) -> Result<PlainTun> {
-        let fd = open_device(name)?;
-        let was_set = sys::set_tun_offload(&fd, Offload::None.flags());
-        was_set.map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
-        Ok(PlainTun {
+    pub fn create(name: &str) -> Result<PacketTun> {
+        let (fd, offload) = open_with(name, &[Offload::WithUdp, Offload::Segmentation])?;
+        Ok(PacketTun {
             fd: Arc::new(fd),
+            offload,
             buffer: vec![0; VNET_HDR_LEN + MAX_PACKET_LEN].into(),
+            joiner: Joiner::default(),
+            written: Written::default(),
         })
     }
 
@@ -256,7 +265,7 @@ impl PlainTun {
     pub fn handle(&self) -> TunHandle {
         TunHandle {
             fd: Arc::downgrade(&self.fd),
-            offload: Offload::None,
+            offload: self.offload,
         }
     }
 
@@ -265,29 +274,69 @@ impl PlainTun {
         self.fd.as_fd()
     }
 
-    /// Returns the next packet; `None` if there is none now.
+    /// Reads once, and returns the packets of what was read: one, or those of a super-segment. `None` if none waits.
     ///
     /// # Errors
-    /// Fails if the read fails, for example because the device was removed.
-    pub fn recv(&mut self) -> io::Result<Option<&[u8]>> {
-        match rustix::io::read(&self.fd, &mut self.buffer[..]) {
-            // The header is zero, as no offload is on.
-            Ok(len) => Ok(self.buffer.get(VNET_HDR_LEN..len)),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+    /// Fails if the read fails, for example because the device was removed. Fails with `InvalidData` if what was read
+    /// has a malformed offload header; it is then lost.
+    pub fn recv(&mut self) -> io::Result<Option<Packets<'_>>> {
+        let len = match rustix::io::read(&self.fd, &mut self.buffer[..]) {
+            Ok(len) => len,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let bytes = &mut self.buffer[..len];
+        let (vnet, packet) = bytes.split_first_chunk_mut().ok_or_else(invalid)?;
+        let packets = Packets::new(&VnetHdr::parse(vnet), packet);
+        packets.map(Some).ok_or_else(invalid)
     }
 
-    /// Sends a packet.
-    ///
-    /// # Errors
-    /// Fails if the device refuses the packet, for example because the device is down.
-    pub fn send(&mut self, packet: &[u8]) -> io::Result<()> {
-        let vnet = VnetHdr::default().emit();
-        let parts = [IoSlice::new(&vnet), IoSlice::new(packet)];
-        rustix::io::writev(&self.fd, &parts)?;
-        Ok(())
+    /// Sends a packet at the next [`Self::flush`] or before it. Packets of a flow stay in order.
+    pub fn send(&mut self, packet: &[u8]) {
+        let joinable = Joinable {
+            tcp: self.offload != Offload::None,
+            udp: self.offload == Offload::WithUdp,
+        };
+        let (fd, written) = (&self.fd, &mut self.written);
+        let mut write = |bytes: &[u8], count| written.add(rustix::io::write(fd, bytes), count);
+        self.joiner.push(packet, joinable, &mut write);
     }
+
+    /// Sends what waits to be joined with later packets. Returns the outcome of all writes since the last call.
+    pub fn flush(&mut self) -> Written {
+        let (fd, written) = (&self.fd, &mut self.written);
+        let mut write = |bytes: &[u8], count| written.add(rustix::io::write(fd, bytes), count);
+        self.joiner.flush(&mut write);
+        std::mem::take(&mut self.written)
+    }
+}
+
+impl Written {
+    fn add(&mut self, outcome: rustix::io::Result<usize>, packets: usize) {
+        match outcome {
+            Ok(_) => {
+                self.packets += packets as u64;
+                self.writes += 1;
+            }
+            Err(_) => self.refused += packets as u64,
+        }
+    }
+}
+
+/// Creates the TUN device `name` in the calling thread's network namespace, with the first of `offloads` that the
+/// kernel has, or with none.
+fn open_with(name: &str, offloads: &[Offload]) -> Result<(OwnedFd, Offload)> {
+    let fd = open_device(name)?;
+    for offload in offloads {
+        if sys::set_tun_offload(&fd, offload.flags()).is_ok() {
+            return Ok((fd, *offload));
+        }
+    }
+    // An error with another cause than a missing offload also fails this call.
+    sys::set_tun_offload(&fd, Offload::None.flags())
+        .map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
+    Ok((fd, Offload::None))
 }
 
 /// Creates the TUN device `name` in the calling thread's network namespace.
@@ -315,130 +364,4 @@ pub fn open_plain(name: &str) -> Result<OwnedFd> {
     let was_set = sys::set_tun_offload(&fd, libc::TUN_F_CSUM);
     was_set.map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
     Ok(fd)
-}
-
-/// `struct virtio_net_hdr`, in the byte order of the machine (the TUN default).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct VnetHdr {
-    flags: u8,
-    gso_type: u8,
-    hdr_len: u16,
-    gso_size: u16,
-    csum_start: u16,
-    csum_offset: u16,
-}
-
-impl VnetHdr {
-    fn of(transmit: &Transmit<'_>) -> VnetHdr {
-        let mut hdr = VnetHdr {
-            // The number of bytes that the kernel stores contiguously. The kernel parses and rewrites headers, so
-            // these must be contiguous, and the payload need not be. Headers have at most 100 bytes, so the
-            // conversion does not fail. 0 would be valid too: the kernel then chooses the number itself.
-            hdr_len: u16::try_from(transmit.header.len()).unwrap_or(0),
-            ..VnetHdr::default()
-        };
-        if let TxChecksum::Partial { start, offset } = transmit.checksum {
-            hdr.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM;
-            hdr.csum_start = start;
-            hdr.csum_offset = offset;
-        }
-        // A super-segment always has a partial checksum, since only the device that cuts it can compute the
-        // checksums of its packets. If the device's self-test fails, the engine makes neither super-segments nor
-        // partial checksums.
-        if transmit.gso_size > 0 {
-            hdr.gso_size = transmit.gso_size;
-            hdr.gso_type = if transmit.v6 {
-                VIRTIO_NET_HDR_GSO_TCPV6
-            } else {
-                VIRTIO_NET_HDR_GSO_TCPV4
-            };
-        }
-        hdr
-    }
-
-    fn emit(&self) -> [u8; VNET_HDR_LEN] {
-        let mut out = [0; VNET_HDR_LEN];
-        out[0] = self.flags;
-        out[1] = self.gso_type;
-        out[2..4].copy_from_slice(&self.hdr_len.to_ne_bytes());
-        out[4..6].copy_from_slice(&self.gso_size.to_ne_bytes());
-        out[6..8].copy_from_slice(&self.csum_start.to_ne_bytes());
-        out[8..10].copy_from_slice(&self.csum_offset.to_ne_bytes());
-        out
-    }
-
-    fn parse(bytes: &[u8; VNET_HDR_LEN]) -> VnetHdr {
-        let word = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
-        VnetHdr {
-            flags: bytes[0],
-            gso_type: bytes[1],
-            hdr_len: word(2),
-            gso_size: word(4),
-            csum_start: word(6),
-            csum_offset: word(8),
-        }
-    }
-
-    /// Returns the offload state of a received packet; `None` for a kind of segmentation that no [`Offload`]
-    /// requests. Super-segments of TCP are accepted with any [`Offload`], because packets that are in the device's
-    /// queue when the offloads change were made with the earlier ones.
-    fn meta(&self) -> Option<RxMeta> {
-        let gso_size = match self.gso_type & !VIRTIO_NET_HDR_GSO_ECN {
-            VIRTIO_NET_HDR_GSO_NONE => 0,
-            VIRTIO_NET_HDR_GSO_TCPV4 | VIRTIO_NET_HDR_GSO_TCPV6 => self.gso_size,
-            _ => return None,
-        };
-        // NEEDS_CSUM means that the checksum was never completed. So the packet has not left this machine, and
-        // no link can have damaged it.
-        let trusted = VIRTIO_NET_HDR_F_NEEDS_CSUM | VIRTIO_NET_HDR_F_DATA_VALID;
-        Some(RxMeta {
-            checksum_ok: self.flags & trusted != 0,
-            gso_size,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn vnet_header_round_trips_and_names_the_gso_type() {
-        let payload = [0u8; 3000];
-        let transmit = Transmit {
-            path: braid_engine::PathId(0),
-            header: &[0; 52],
-            payload: [&payload[..]].into_iter().collect(),
-            gso_size: 1400,
-            checksum: TxChecksum::Partial {
-                start: 20,
-                offset: 16,
-            },
-            v6: false,
-            info: None,
-        };
-        let hdr = VnetHdr::of(&transmit);
-        assert_eq!(VnetHdr::parse(&hdr.emit()), hdr);
-        assert_eq!(hdr.gso_type, VIRTIO_NET_HDR_GSO_TCPV4);
-        assert_eq!((hdr.hdr_len, hdr.csum_start, hdr.csum_offset), (52, 20, 16));
-        assert_eq!(
-            hdr.meta(),
-            Some(RxMeta {
-                checksum_ok: true,
-                gso_size: 1400
-            })
-        );
-    }
-
-    #[test]
-    fn a_packet_without_flags_has_no_verified_checksum() {
-        let hdr = VnetHdr::default();
-        assert_eq!(hdr.meta(), Some(RxMeta::default()));
-        let udp_gso = VnetHdr {
-            // `VIRTIO_NET_HDR_GSO_UDP_L4`: a kind of segmentation that is never requested.
-            gso_type: 5,
-            ..VnetHdr::default()
-        };
-        assert_eq!(udp_gso.meta(), None);
-    }
 }

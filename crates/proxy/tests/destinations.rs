@@ -276,3 +276,16 @@ fn a_prefix_opens_its_own_range_or_a_part_of_one() {
     assert!(!permits(&policy, "10.0.0.1"));
     assert!(permits(&policy, "10.0.0.5"), "it is named");
 }
+
+#[test]
+fn a_permitted_destination_is_judged_anew_after_a_change() {
+    let mut policy = DestinationPolicy::new(rules(&[], &[]));
+    assert!(permits(&policy, "8.8.8.8"));
+    policy.set_rules(rules(&[], &["8.8.8.8"]));
+    assert!(!permits(&policy, "8.8.8.8"), "it is denied now");
+    policy.set_rules(rules(&[], &[]));
+    assert!(permits(&policy, "8.8.8.8"));
+    assert!(!policy.permits(([8, 8, 8, 8], 25).into()), "another port");
+    policy.set_own(list(&["8.8.8.8"]));
+    assert!(!permits(&policy, "8.8.8.8"), "it is the server's own now");
+}

@@ -10,6 +10,7 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 use crate::estimate::{Estimate, Update};
+use crate::pacer::Pacer;
 
 /// Rounds for which a delivery rate counts.
 const RATE_ROUNDS: usize = 10;
@@ -81,8 +82,7 @@ pub(crate) struct Control {
     full_rounds: u32,
     /// The part of a rate by which a rate that grows exceeds it.
     full_growth: u64,
-    /// The time at which the next datagram may leave.
-    next_send: Instant,
+    pacer: Pacer,
     /// The most bytes in flight during the start.
     start_window: u64,
     mtu: u64,
@@ -99,7 +99,7 @@ impl Control {
             full_rate: 0,
             full_rounds: 0,
             full_growth: FULL_GROWTH,
-            next_send: Instant::ZERO,
+            pacer: Pacer::new(),
             start_window: INITIAL_DATAGRAMS * mtu as u64,
             mtu: mtu as u64,
         }
@@ -182,7 +182,7 @@ impl Control {
 
     /// Returns the time at which the pace lets the next datagram leave.
     pub fn next_send(&self) -> Instant {
-        self.next_send
+        self.pacer.next_send()
     }
 
     /// Notes that a datagram left.
@@ -191,8 +191,7 @@ impl Control {
             return;
         };
         let gap = Duration::from_nanos(bytes as u64 * 1_000_000_000 / rate.max(1));
-        // A path that was idle may send two datagrams at once, so that late timers cost no rate.
-        self.next_send = self.next_send.max(now - gap) + gap;
+        self.pacer.on_sent(now, gap);
     }
 
     /// Takes what a report told at `now`. Returns true if the delay that looked like a queue belongs to the path.

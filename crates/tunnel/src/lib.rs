@@ -28,6 +28,7 @@ mod incoming;
 mod marks;
 mod others;
 mod outgoing;
+mod pacer;
 mod path;
 mod pmtu;
 mod pool;

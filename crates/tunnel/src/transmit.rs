@@ -19,6 +19,9 @@ use crate::tunnel::{Transmit, Tunnel};
 
 /// Bytes of frames without variable part, at most: a re-request, a statement, a challenge.
 const SMALL_FRAME: usize = 9;
+/// Least room for which the queue is asked for a packet: that of an IPv4 packet with the header of UDP or ICMP. Smaller
+/// ones, of which there are hardly any, wait for the next datagram.
+const MIN_ROOM: usize = 28 + PACKET_OVERHEAD;
 /// Least bytes of a packet that are worth a head.
 const MIN_HEAD: usize = 64;
 /// The time between statements on idle paths: an eighth of a round trip, within these.
@@ -170,7 +173,10 @@ impl Tunnel {
             self.stats.packets_resent += 1;
             ends = self.push_packet((now, index), packet, (fit, true, false), &mut datagram);
         }
-        while !ends && let Some(choice) = self.outgoing.choose(index, ways) {
+        while !ends
+            && (datagram.is_empty() || datagram.room() >= MIN_ROOM)
+            && let Some(choice) = self.outgoing.choose(index, ways)
+        {
             let Some(fit) = self.fit(index, choice.len, datagram.room()) else {
                 break;
             };

@@ -73,11 +73,13 @@ impl<'a> Writer<'a> {
 }
 
 /// Returns the 16-bit field at offset `at`. The caller has checked that the field is within `bytes`.
+#[inline]
 pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(field(bytes, at))
 }
 
 /// Returns the 32-bit field at offset `at`. The caller has checked that the field is within `bytes`.
+#[inline]
 pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(field(bytes, at))
 }

@@ -23,6 +23,8 @@ pub enum Gateways {
     Relays,
     /// Relays that encrypt.
     Shadowsocks,
+    /// WireGuard in place of box and server.
+    WireGuard,
 }
 
 impl Gateways {
@@ -33,6 +35,7 @@ impl Gateways {
             Gateways::Plaintext => "clear",
             Gateways::Relays => "relays",
             Gateways::Shadowsocks => "shadowsocks",
+            Gateways::WireGuard => "wireguard",
         }
     }
 

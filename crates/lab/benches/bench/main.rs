@@ -9,13 +9,16 @@ mod backends;
 mod cost;
 mod fct;
 mod fixture;
+mod flood;
 mod idle;
 mod peers;
 mod sim;
 mod slow;
 mod speed;
+mod tunnel;
 mod veth;
 mod whole;
+mod wireguard;
 
 use std::process::ExitCode;
 
@@ -23,8 +26,8 @@ use braid::failure::Failure;
 use clap::Parser;
 use serde::Serialize;
 
-/// Speed against the kernel's MPTCP and, from user to content host, against relays on it; memory of
-/// idle connections, a link that slows down, and the simulator's speed.
+/// Speed against the kernel's MPTCP and, from user to content host, against relays on it; the tunnel
+/// against wireguard-go; memory of idle connections, a link that slows down, and the simulator's speed.
 #[derive(Debug, Parser)]
 pub struct Arguments {
     /// Pairs of runs (kernel, engine) for each direction.
@@ -60,6 +63,8 @@ enum Part {
     /// From user to content host, through box and server or through relays on the kernel's
     /// Multipath TCP.
     Whole,
+    /// Datagrams from user to content host, through the tunnel or through wireguard-go.
+    Tunnel,
     /// Small downloads with and without protection.
     Fct,
     /// Memory of idle proxied connections.
@@ -74,12 +79,14 @@ enum Part {
 }
 
 /// All results.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Results {
     #[serde(skip_serializing_if = "Option::is_none")]
     speed: Option<speed::Speed>,
     #[serde(skip_serializing_if = "Option::is_none")]
     whole: Option<whole::Whole>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tunnel: Option<tunnel::Tunnel>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fct: Option<Vec<fct::Fct>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,15 +119,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> Result<(), Failure> {
     let wanted = |part| arguments.only.is_none_or(|only| only == part);
-    let mut results = Results {
-        speed: None,
-        whole: None,
-        fct: None,
-        idle: None,
-        slow: None,
-        sim: None,
-        backends: None,
-    };
+    let mut results = Results::default();
     if wanted(Part::Speed) {
         let speed = speed::measure(arguments)?;
         if !arguments.json {
@@ -133,6 +132,13 @@ fn run(arguments: &Arguments) -> Result<(), Failure> {
         if let Some(whole) = results.whole.as_ref().filter(|_| !arguments.json) {
             whole.print();
         }
+    }
+    if wanted(Part::Tunnel) {
+        let tunnel = tunnel::measure(arguments)?;
+        if !arguments.json {
+            tunnel.print();
+        }
+        results.tunnel = Some(tunnel);
     }
     if wanted(Part::Fct) {
         let rows = fct::measure(arguments.runs)?;

@@ -12,7 +12,7 @@ use crate::net::sysctl::{self, Sysctl};
 use crate::net::{InstanceNames, Result, SystemError, cleanup};
 use crate::nft::{self, Rules, Ruleset};
 use crate::selftest::{self, Verdict};
-use crate::tun::{PlainTun, Tun};
+use crate::tun::{PacketTun, Tun};
 
 /// MTU of the engine's device in bytes: the maximum length of an IPv4 packet. With a smaller MTU the kernel would refuse
 /// super-segments.
@@ -78,7 +78,7 @@ impl Device {
         &mut self,
         mtu: u16,
         addresses: &[(IpAddr, u8)],
-    ) -> Result<PlainTun> {
+    ) -> Result<PacketTun> {
         let opened = self.open_tunnel();
         let opened = opened.and_then(|packet_device| {
             if !addresses.is_empty() {
@@ -99,9 +99,9 @@ impl Device {
     ///
     /// # Errors
     /// Fails if the kernel refuses the device.
-    pub fn open_tunnel(&mut self) -> Result<PlainTun> {
+    pub fn open_tunnel(&mut self) -> Result<PacketTun> {
         let name = self.instance_names.tunnel_device();
-        let tun = PlainTun::create(&name)?;
+        let tun = PacketTun::create(&name)?;
         let mut device = TunDevice::new(name, tun.handle());
         device.change_settings(&COMMON_SETTINGS)?;
         device.change_settings(&[TUNNEL_RP_FILTER])?;

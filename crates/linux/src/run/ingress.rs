@@ -16,7 +16,7 @@ use crate::net::routes::{Address, Interface};
 use crate::net::sysctl::Sysctl;
 use crate::net::{InstanceNames, Result, SystemError};
 use crate::nft::{Mapping, Rules, ServerRules, ServerTunnel};
-use crate::tun::{PlainTun, Tun};
+use crate::tun::{PacketTun, Tun};
 use crate::tunnel::TunnelIo;
 
 /// MTU in bytes of a path whose address no interface has. It is the MTU of Ethernet.
@@ -41,7 +41,7 @@ pub(super) struct Ingress<'a> {
 pub(super) struct IngressPaths {
     pub tun: Tun,
     /// The packet device of the tunnel, or the reason why there is none; `None` if the server offers no tunnel.
-    pub packet_device: Option<Result<PlainTun>>,
+    pub packet_device: Option<Result<PacketTun>>,
     /// The interfaces that pass packets of the tunnel, if the server offers one.
     pub forwarding: Option<Forwarding>,
     // Fields are dropped in their order. The guard comes after the links, since its device removes all rules

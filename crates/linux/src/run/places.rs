@@ -18,7 +18,7 @@ use super::uplinks::{UplinkPaths, Uplinks};
 use crate::net::Result;
 use crate::net::link::LinkState;
 use crate::net::links::Links;
-use crate::tun::{PlainTun, Tun};
+use crate::tun::{PacketTun, Tun};
 
 /// Maximum number of places. Each range of addresses that a configuration may set is large enough for this
 /// number. A configuration has at most 16 links, so 8 places are left for removed links in their grace period.
@@ -50,7 +50,7 @@ pub(super) struct Network {
 
 impl Network {
     /// Returns the network of uplinks that are set up, the device of the engine and the packet device of the tunnel.
-    pub fn new(paths: UplinkPaths, places: Places) -> (Tun, Option<PlainTun>, Network) {
+    pub fn new(paths: UplinkPaths, places: Places) -> (Tun, Option<PacketTun>, Network) {
         let (packet_device, tunnel_fault) = match paths.packet_device {
             Some(Ok(packet_device)) => (Some(packet_device), None),
             Some(Err(error)) => (None, Some(error.to_string())),

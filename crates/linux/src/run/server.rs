@@ -25,7 +25,7 @@ use crate::net::internet;
 use crate::net::links::Links;
 use crate::net::{Result, SystemError};
 use crate::sockets::Limits;
-use crate::tun::{PlainTun, Tun};
+use crate::tun::{PacketTun, Tun};
 
 /// Runs the server until `stop` is readable. Calls `started` once the server works. Reads the input at `stop`,
 /// so that a second signal can be told from the first. The caller must not read from `stop` meanwhile.
@@ -111,7 +111,7 @@ pub fn run_server(
 fn open_tunnel(
     driver: &mut Driver<Tun, ServerCore, ServerHost<'_>>,
     ingress: &Ingress<'_>,
-    packet_device: Option<Result<PlainTun>>,
+    packet_device: Option<Result<PacketTun>>,
 ) {
     let Some(packet_device) = packet_device else {
         return;

@@ -16,7 +16,7 @@ use crate::net::link::{LinkSpec, LinkState, NextHop};
 use crate::net::links::Links;
 use crate::net::sysctl::Sysctl;
 use crate::nft::{BoxRules, Rules};
-use crate::tun::{PlainTun, Tun};
+use crate::tun::{PacketTun, Tun};
 
 /// MTU in bytes of a link whose interface is missing and whose configuration has no MTU. It is the MTU of
 /// Ethernet.
@@ -44,7 +44,7 @@ pub(super) struct Uplinks<'a> {
 pub(super) struct UplinkPaths {
     pub tun: Tun,
     /// The packet device of the tunnel, or the reason why there is none; `None` if the links carry none.
-    pub packet_device: Option<Result<PlainTun>>,
+    pub packet_device: Option<Result<PacketTun>>,
     // Fields are dropped in their order. So the shortcut in `links` is released before the device of the guard
     // removes the rules.
     pub links: Links,

@@ -1,22 +1,20 @@
 //! A UDP socket of the tunnel. The kernel cuts a run of datagrams of one length into datagrams (`UDP_SEGMENT`), and
-//! joins received datagrams of one sender and length to such a run (`UDP_GRO`), so that a system call moves up to
-//! [`MAX_RUN`] datagrams.
+//! joins received datagrams of one sender and length to such a run (`UDP_GRO`), so that a system call moves many
+//! datagrams.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use socket2::{Domain, MsgHdr, SockAddr, Socket, Type};
 
+use super::batch::{MAX_RUN, Run};
 use crate::sockets::without_scope;
 use crate::sys;
 
-/// Maximum number of datagrams in a run. Linux 4.18 takes 64 (`UDP_MAX_SEGMENTS`), later versions take 128.
-pub(super) const MAX_RUN: usize = 64;
-/// Maximum number of bytes in a run: an IP packet has at most 65,535 bytes with the headers of IPv6 (40) and UDP (8).
-pub(super) const MAX_RUN_BYTES: usize = 65_535 - 48;
 /// Size of the kernel's buffers of a socket in bytes, in each direction. The loop may be busy elsewhere for 10 ms, in
 /// which 1.25 MB arrive at 1 Gbit/s, and the kernel counts its own records of up to the same size again.
 const SOCKET_BUFFER: usize = 4 << 20;
@@ -91,7 +89,7 @@ impl DatagramSocket {
         }
         set_buffers(fd);
         // Older kernels than 5.0 join nothing.
-        let _ = sys::enable_socket_option(fd, libc::SOL_UDP, libc::UDP_GRO);
+        let _ = sys::receive_joined_datagrams(fd);
         socket.bind(&local.addr.into())?;
         Ok(DatagramSocket {
             socket,
@@ -104,34 +102,33 @@ impl DatagramSocket {
         self.socket.as_fd()
     }
 
-    /// Sends `run`, datagrams of `datagram_len` bytes, of which the last may be shorter. At most [`MAX_RUN`] datagrams
-    /// and [`MAX_RUN_BYTES`] bytes. A datagram that the kernel refuses is lost, as it may be on any link.
-    pub fn send(&mut self, to: SocketAddr, run: &[u8], datagram_len: usize) -> Sent {
-        let to = SockAddr::from(to);
-        if run.len() > datagram_len && self.cuts_runs {
-            match self.send_run(&to, run, datagram_len) {
+    /// Sends a run. A datagram that the kernel refuses is lost, as it may be on any link.
+    pub fn send(&mut self, run: &Run<'_>) -> Sent {
+        let to = SockAddr::from(run.head.remote);
+        if run.datagrams > 1 && self.cuts_runs {
+            let error = match self.send_run(&to, run) {
                 Ok(()) => {
-                    let sent = run.len().div_ceil(datagram_len) as u64;
                     return Sent {
-                        sent,
+                        sent: run.datagrams as u64,
                         ..Sent::default()
                     };
                 }
+                Err(error) => error,
+            };
+            if error.raw_os_error() == Some(libc::EIO) {
                 // The device computes no checksums.
-                Err(error) if error.raw_os_error() == Some(libc::EIO) => self.cuts_runs = false,
-                // A datagram is larger than the MTU of the device (EINVAL before Linux 6.15). The last one may fit.
-                Err(error) if is_too_large(&error) => {}
-                Err(error) => {
-                    return Sent {
-                        refused: run.len().div_ceil(datagram_len) as u64,
-                        error: Some(error),
-                        ..Sent::default()
-                    };
-                }
+                self.cuts_runs = false;
+            } else if !is_too_large(&error) {
+                return Sent {
+                    refused: run.datagrams as u64,
+                    error: Some(error),
+                    ..Sent::default()
+                };
             }
+            // A datagram is larger than the MTU of the device (EINVAL before Linux 6.15). The last one may fit.
         }
         let mut outcome = Sent::default();
-        for datagram in run.chunks(datagram_len) {
+        for datagram in run.each() {
             match self.socket.send_to(datagram, &to) {
                 Ok(_) => outcome.sent += 1,
                 Err(error) => {
@@ -143,10 +140,10 @@ impl DatagramSocket {
         outcome
     }
 
-    fn send_run(&self, to: &SockAddr, run: &[u8], datagram_len: usize) -> io::Result<()> {
-        let segment = u16::try_from(datagram_len).map_err(|_| ErrorKind::InvalidInput)?;
+    fn send_run(&self, to: &SockAddr, run: &Run<'_>) -> io::Result<()> {
+        let segment = u16::try_from(run.head.len).map_err(|_| ErrorKind::InvalidInput)?;
         let control = segment_message(segment);
-        let parts = [IoSlice::new(run)];
+        let parts: ArrayVec<_, MAX_RUN> = run.parts.iter().map(|part| IoSlice::new(part)).collect();
         let message = MsgHdr::new()
             .with_addr(to)
             .with_buffers(&parts)
@@ -223,12 +220,28 @@ fn joined_len(control: &[u8]) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use braid_proxy::app::{PathId, TunnelTransmit};
+
     use super::*;
+    use crate::tunnel::batch::Batch;
 
     fn open(addr: &str) -> DatagramSocket {
         // A mark other than 0 needs privileges.
         let addr = addr.parse().unwrap();
         DatagramSocket::open(Local { addr, mark: 0 }).unwrap()
+    }
+
+    /// Sends a run of datagrams of `len` bytes, of which the last may be shorter.
+    fn send(from: &mut DatagramSocket, remote: SocketAddr, bytes: &[u8], len: usize) -> Sent {
+        let mut batch = Batch::new();
+        for datagram in bytes.chunks(len) {
+            batch.buffer().extend_from_slice(datagram);
+            let (path, len) = (PathId(0), datagram.len());
+            batch.add(TunnelTransmit { path, remote, len });
+        }
+        let run = batch.next_run().unwrap();
+        assert_eq!(run.datagrams, bytes.len().div_ceil(len));
+        from.send(&run)
     }
 
     fn addr(socket: &DatagramSocket) -> SocketAddr {
@@ -258,7 +271,7 @@ mod tests {
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let (mut from, to) = (open(any), open(any));
             let run: Vec<u8> = (0..1_000 * 40 + 7).map(|i| (i % 251) as u8).collect();
-            let outcome = from.send(addr(&to), &run, 1_000);
+            let outcome = send(&mut from, addr(&to), &run, 1_000);
             assert_eq!((outcome.sent, outcome.refused), (41, 0));
             let found = receive(&to, 41);
             let expected: Vec<_> = run.chunks(1_000).map(<[u8]>::to_vec).collect();
@@ -274,7 +287,7 @@ mod tests {
         let (mut from, to) = (open("127.0.0.1:0"), open("127.0.0.1:0"));
         from.cuts_runs = false;
         let run = [7; 2_500];
-        assert_eq!(from.send(addr(&to), &run, 1_000).sent, 3);
+        assert_eq!(send(&mut from, addr(&to), &run, 1_000).sent, 3);
         let lens: Vec<usize> = receive(&to, 3).iter().map(|(_, d)| d.len()).collect();
         assert_eq!(lens, [1_000, 1_000, 500]);
     }
@@ -284,10 +297,10 @@ mod tests {
     fn a_datagram_above_the_mtu_is_refused_and_the_others_are_sent() {
         let (mut from, to) = (open("[::1]:0"), open("[::1]:0"));
         let large = vec![0; 65_527];
-        let outcome = from.send(addr(&to), &large, 65_527);
+        let outcome = send(&mut from, addr(&to), &large, 65_527);
         assert_eq!((outcome.sent, outcome.refused), (0, 1));
         assert!(is_too_large(&outcome.error.unwrap()));
-        assert_eq!(from.send(addr(&to), b"small", 5).sent, 1);
+        assert_eq!(send(&mut from, addr(&to), b"small", 5).sent, 1);
         assert_eq!(receive(&to, 1)[0].1, b"small");
     }
 

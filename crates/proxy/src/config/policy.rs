@@ -1,5 +1,6 @@
 //! The policy on destinations that the server connects to.
 
+use core::cell::Cell;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
@@ -76,6 +77,8 @@ pub struct DestinationPolicy {
     rules: DestinationRules,
     own: Vec<IpNet>,
     local: [IpNet; LOCAL.len()],
+    /// The destination that was permitted last: packets in the tunnel come many in a row for the same one.
+    last_permitted: Cell<Option<SocketAddr>>,
 }
 
 impl DestinationPolicy {
@@ -85,26 +88,36 @@ impl DestinationPolicy {
             local: LOCAL.map(|range| range.parse().expect("a range")),
             own: Vec::new(),
             rules,
+            last_permitted: Cell::new(None),
         }
     }
 
     /// Replaces the rules.
     pub fn set_rules(&mut self, rules: DestinationRules) {
         self.rules = rules;
+        self.last_permitted.set(None);
     }
 
     /// Replaces the server's own ranges.
     pub fn set_own(&mut self, own: Vec<IpNet>) {
         self.own = own;
+        self.last_permitted.set(None);
     }
 
     /// Returns whether the server may connect to `to`. An IPv4-mapped address counts as the IPv4 address. An IPv6
     /// address that a translator or tunnel maps to IPv4 must be permitted itself, and so must the IPv4 address.
     pub fn permits(&self, to: SocketAddr) -> bool {
+        if self.last_permitted.get() == Some(to) {
+            return true;
+        }
         let addr = to.ip().to_canonical();
         let mut reached = [Some(addr)].into_iter().chain(embedded_v4(addr)).flatten();
-        !self.rules.refuse_ports.contains(&to.port())
-            && reached.all(|addr| !contains(&self.rules.deny, addr) && self.is_open(addr))
+        let is_permitted = !self.rules.refuse_ports.contains(&to.port())
+            && reached.all(|addr| !contains(&self.rules.deny, addr) && self.is_open(addr));
+        if is_permitted {
+            self.last_permitted.set(Some(to));
+        }
+        is_permitted
     }
 
     /// Returns whether `net` lies in a range that every server refuses by default.

@@ -5,6 +5,7 @@ mod engine;
 mod example;
 mod interception;
 mod offload;
+mod packets;
 mod session;
 mod shortcut;
 mod stale_resources;

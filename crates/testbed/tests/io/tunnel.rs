@@ -18,7 +18,8 @@ use braid_linux::net::{InstanceNames, cleanup};
 use braid_linux::nft::{BoxRules, BoxTunnel, Rules, ServerRules, ServerTunnel};
 use braid_linux::run::Device;
 use braid_linux::sockets::Limits;
-use braid_linux::tun::{PlainTun, Tun};
+use braid_linux::sys::cut_sent_datagrams;
+use braid_linux::tun::{PacketTun, Tun};
 use braid_linux::tunnel::Counters;
 use braid_proxy::app::{Core, Ctx, TunnelTransmit};
 use braid_proxy::config::{MptcpHosts, Quic, TunConfig};
@@ -158,6 +159,26 @@ impl Flow {
         })
     }
 
+    /// Sends bursts of datagrams of `len` bytes, as QUIC does, until all of `count` are answered.
+    pub fn ask_burst(&mut self, len: usize, count: usize) {
+        let question =
+            |number: usize| -> Vec<u8> { (0..len).map(|i| (i * 7 + number) as u8).collect() };
+        let burst: Vec<u8> = (0..count).flat_map(question).collect();
+        let mut missing: Vec<Vec<u8>> = (0..count).map(question).collect();
+        let mut answer = vec![0; len + 64];
+        wait_for("a burst is answered", String::new, || {
+            cut_sent_datagrams(self.socket.as_fd(), len as u16).unwrap();
+            let _ = self.socket.send(&burst);
+            while !missing.is_empty() {
+                let found = self.socket.recv(&mut answer).ok()?;
+                let space = answer.iter().position(|byte| *byte == b' ')?;
+                missing.retain(|question| *question != answer[space + 1..found]);
+            }
+            Some(())
+        });
+        cut_sent_datagrams(self.socket.as_fd(), 0).unwrap();
+    }
+
     /// Asks until the host sees the sender by `address`.
     pub fn ask_until(&mut self, address: &str) {
         let address: IpAddr = address.parse().unwrap();
@@ -252,7 +273,7 @@ type End = Driver<Tun, Carrier, Machine>;
 
 fn driver(
     role: Role,
-    (tun, packet_device): (Tun, PlainTun),
+    (tun, packet_device): (Tun, PacketTun),
     (links, device): (Links, Device),
 ) -> End {
     let strategy = || braid_strategy::factory(braid_strategy::DEFAULT).unwrap();
@@ -517,6 +538,28 @@ fn what_is_not_tcp_goes_through_the_tunnel() {
         counters.rx_packets > 0 && counters.tx_datagrams >= counters.rx_packets,
         "{counters:?}"
     );
+}
+
+#[test]
+#[ignore = "network"]
+fn bursts_pass_with_few_system_calls_and_as_they_were() {
+    let world = world();
+    let [gateway, _server] = start(&world);
+    for host in WEB {
+        let before = gateway.set_open(true);
+        Flow::to(&world, host).ask_burst(1_200, 40);
+        let after = gateway.set_open(true);
+        let packets = after.rx_packets - before.rx_packets;
+        let reads = after.rx_reads - before.rx_reads;
+        assert!(
+            packets >= 40 && packets >= reads + 39,
+            "{before:?} {after:?}"
+        );
+        let datagrams = after.tx_datagrams - before.tx_datagrams;
+        let runs = after.tx_runs - before.tx_runs;
+        assert!(datagrams > runs * 2, "{before:?} {after:?}");
+        assert_eq!(after.tx_packets_refused, 0, "{after:?}");
+    }
 }
 
 #[test]

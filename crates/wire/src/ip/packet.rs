@@ -23,6 +23,7 @@ pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
     /// Creates a view of the packet at the start of `buffer`.
+    #[inline]
     pub fn new(buffer: T) -> Result<Packet<T>> {
         let len = buffer.as_ref().len();
         Packet::of_head(buffer, len)
@@ -30,6 +31,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
 
     /// Creates a view of a packet from `head`, its first bytes. The buffer for the whole packet has `len` bytes.
     /// The payload of the view ends where `head` ends.
+    #[inline]
     pub fn of_head(head: T, len: usize) -> Result<Packet<T>> {
         let bytes = head.as_ref();
         let (header, total) = match bytes.first().ok_or(Error::Truncated)? >> 4 {
@@ -52,16 +54,19 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Packet(head))
     }
 
+    #[inline]
     fn bytes(&self) -> &[u8] {
         self.0.as_ref()
     }
 
     /// Returns true for IPv6, false for IPv4.
+    #[inline]
     pub fn is_v6(&self) -> bool {
         self.bytes()[0] >> 4 == 6
     }
 
     /// Returns the length of the header: with options for IPv4, without extension headers for IPv6.
+    #[inline]
     pub fn header_len(&self) -> usize {
         if self.is_v6() {
             V6_HEADER_LEN
@@ -71,6 +76,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 
     /// Returns the length of the packet, header included, as the header says.
+    #[inline]
     pub fn total_len(&self) -> usize {
         if self.is_v6() {
             V6_HEADER_LEN + usize::from(be16(self.bytes(), 4))
@@ -108,6 +114,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 
     /// Returns the protocol number of the next header, which may be an extension header.
+    #[inline]
     pub fn next_header(&self) -> u8 {
         self.bytes()[if self.is_v6() { 6 } else { 9 }]
     }
@@ -128,6 +135,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
 
     /// Returns whether this is an IPv4 fragment (first, middle or last). Returns false for IPv6: its fragments
     /// have an extension header, see [`Packet::transport`].
+    #[inline]
     pub fn is_v4_fragment(&self) -> bool {
         // The MF bit and the 13 bits of the fragment offset.
         !self.is_v6() && be16(self.bytes(), 6) & 0x3fff != 0
