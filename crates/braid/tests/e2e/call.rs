@@ -118,14 +118,14 @@ impl Call {
     }
 
     /// Ends the call, and fails if a packet came twice, was altered, or came from another address than the others.
-    /// Returns the callee's log, and the caller's address as the callee saw it.
-    pub fn expect_sound(mut self) -> (Log, SocketAddr) {
+    /// Returns the logs of callee and caller, and the caller's address as the callee saw it.
+    pub fn expect_sound(mut self) -> ([Log; 2], SocketAddr) {
         self.ending.store(true, Ordering::Release);
         let ends = self.ends.take().expect("it is ended once");
-        let [callee, caller] = ends.map(|end| end.join().expect("no panic"));
-        caller.expect_sound("caller");
-        let seen = callee.expect_sound("callee");
-        (callee, seen)
+        let logs = ends.map(|end| end.join().expect("no panic"));
+        logs[1].expect_sound("caller");
+        let seen = logs[0].expect_sound("callee");
+        (logs, seen)
     }
 }
 
@@ -216,12 +216,14 @@ mod soak {
                 thread::sleep(SPAN);
             }
         }
-        let (log, _) = call.expect_sound();
-        let gaps = outages.iter().map(|(link, at)| (*link, gap(&log, *at)));
-        let gaps: Vec<_> = gaps.collect();
-        println!("gaps: {gaps:?}");
-        let longest = gaps.iter().map(|(_, gap)| *gap).max().expect("outages");
-        assert!(longest <= MAX_GAP, "{longest:?} of silence");
+        let (logs, _) = call.expect_sound();
+        for (end, log) in ["callee", "caller"].into_iter().zip(&logs) {
+            let gaps = outages.iter().map(|(link, at)| (*link, gap(log, *at)));
+            let gaps: Vec<_> = gaps.collect();
+            println!("gaps at the {end}: {gaps:?}");
+            let longest = gaps.iter().map(|(_, gap)| *gap).max().expect("outages");
+            assert!(longest <= MAX_GAP, "{longest:?} of silence at the {end}");
+        }
     }
 
     /// Returns the longest time between two arrivals, the later one within [`SPAN`] after `at`.
