@@ -24,13 +24,13 @@ const EXPEDITED: u32 = 46 << 2;
 /// Packets that have to come back in each step.
 const STEP: u64 = 50;
 
-/// What one end has received.
+/// The packets that one end has received.
 pub struct Log {
     /// Number and time of each packet, in the order of arrival.
     pub arrivals: Vec<(u32, Instant)>,
     /// The addresses of the senders.
     pub senders: BTreeSet<SocketAddr>,
-    /// Packets that the other end has not sent like that.
+    /// Number of packets that differ from those that the other end sends.
     pub altered: u64,
 }
 
@@ -157,7 +157,7 @@ fn talk(socket: &UdpSocket, ending: &AtomicBool, returned: &AtomicU64) -> Log {
         if ending.load(Ordering::Acquire) {
             break;
         }
-        // What finds no way now is lost, as any packet may be.
+        // A packet that has no route now is lost, as any packet may be.
         let _ = socket.send(&packet(number));
         let due = begun + INTERVAL * (number + 1);
         loop {

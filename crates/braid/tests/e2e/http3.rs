@@ -36,12 +36,12 @@ pub enum Direction {
     Up,
 }
 
-/// What the server has seen.
+/// The clients that the server has seen.
 #[derive(Default)]
 struct Seen {
     /// Handshakes that clients have begun.
     handshakes: AtomicU64,
-    /// Addresses of clients, looked up with each frame.
+    /// Addresses of clients, noted with each frame.
     clients: Mutex<BTreeSet<SocketAddr>>,
 }
 
@@ -155,7 +155,7 @@ fn client_config() -> quinn::ClientConfig {
     config
 }
 
-/// Returns an endpoint, and what runs it.
+/// Returns an endpoint, and its runtime.
 fn endpoint(socket: UdpSocket, server: Option<quinn::ServerConfig>) -> (Runtime, Endpoint) {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.expect("a runtime");
@@ -166,7 +166,7 @@ fn endpoint(socket: UdpSocket, server: Option<quinn::ServerConfig>) -> (Runtime,
     (runtime, endpoint.expect("a socket"))
 }
 
-/// What the server of a test has: `size` bytes for everybody, and room for as many.
+/// The content of a server: `size` bytes for everybody. It takes as many.
 #[derive(Clone)]
 struct Site {
     size: usize,

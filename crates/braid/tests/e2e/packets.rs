@@ -1,4 +1,4 @@
-//! Packets of other protocols than TCP and UDP through the tunnel, and what routers say about packets: all is as
+//! Packets of other protocols than TCP and UDP through the tunnel, and ICMP errors about packets in it. All is as
 //! without a box.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -11,7 +11,7 @@ use braid_wire::{ip, udp};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::attacks::{inside, namespace};
-use super::fixture::Fixture;
+use super::fixture::{Ends, Fixture};
 
 /// The addresses of the server in the tunnel.
 const SERVER: [&str; 2] = ["10.215.128.1", "fdb7:a1d0:80::1"];
@@ -51,7 +51,7 @@ struct RawSocket {
 
 impl RawSocket {
     fn send(&self, payload: &[u8], to: IpAddr) {
-        // Addresses of raw sockets have no port. What finds no way now is sent again.
+        // Addresses of raw sockets have no port. A packet that has no route now is sent again.
         let _ = self.socket.send_to(payload, SocketAddr::new(to, 0));
     }
 
@@ -87,15 +87,6 @@ fn mirror(socket: &RawSocket, ending: &AtomicBool, expected: IpAddr) {
     }
 }
 
-/// Ends a mirror when it is dropped, even by a test that fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 /// Small packets, those that fill 1,500 bytes and may not be fragmented, and those that the sender fragments.
 #[test]
 #[ignore = "network"]
@@ -127,9 +118,10 @@ fn esp_and_gre_go_through_the_tunnel() {
     }
 }
 
-/// What a router or host says about a packet of UDP.
+/// An ICMP error about a packet of UDP.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
+    /// The router or host that reports it.
     by: IpAddr,
     /// True if the packet had passed too many routers; false if nobody listened at its port.
     exceeded: bool,
@@ -194,7 +186,7 @@ fn traceroute_finds_box_and_server() {
     }
 }
 
-/// Behind the server is a network whose packets have 1,400 bytes at most. The user's host learns that.
+/// A network behind the server takes packets of 1,400 bytes at most. The user's host learns that.
 #[test]
 #[ignore = "network"]
 fn a_smaller_mtu_behind_the_server_is_reported() {

@@ -1,4 +1,4 @@
-//! A userspace WireGuard of the LAN through the tunnel: its session goes on while each link goes dark once.
+//! A userspace WireGuard of the LAN through the tunnel. Its session goes on while each link goes dark once.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,7 +13,7 @@ use boringtun::x25519::{PublicKey, StaticSecret};
 use braid_wire::ip;
 
 use super::attacks::{inside, namespace};
-use super::fixture::Fixture;
+use super::fixture::{Ends, Fixture};
 
 /// The usual port of WireGuard.
 const PORT: u16 = 51_820;
@@ -28,7 +28,7 @@ const SIZE: usize = 300;
 /// Answers that have to come in each step.
 const STEP: u64 = 50;
 
-/// What a peer shows while it runs.
+/// The counters of a peer, which the test reads while the peer runs.
 #[derive(Default)]
 struct Shown {
     /// Handshakes that the peer has initiated.
@@ -71,7 +71,7 @@ impl Peer {
             self.shown.handshakes.fetch_add(1, Ordering::AcqRel);
         }
         if let Some(remote) = self.remote {
-            // What finds no way now is lost, as any packet may be.
+            // A packet that has no route now is lost, as any packet may be.
             let _ = self.socket.send_to(message, remote);
         }
     }
@@ -165,15 +165,6 @@ fn question() -> Vec<u8> {
     packet
 }
 
-/// Ends both peers when it is dropped, even by a test that fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 #[test]
 #[ignore = "network"]
 fn wireguard_needs_no_new_handshake_when_a_link_goes_dark() {
@@ -202,7 +193,7 @@ fn wireguard_needs_no_new_handshake_when_a_link_goes_dark() {
         let (begun, before) = (Instant::now(), handshakes());
         bed.darken_each_link(STEP, answered);
         let after = handshakes();
-        // Had the test to wait for a busy machine, the keys have become old.
+        // On a busy machine the test may last longer than the keys.
         if begun.elapsed() < REKEY_AFTER {
             assert_eq!(after, before, "handshakes");
         }
