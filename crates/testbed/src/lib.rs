@@ -41,6 +41,7 @@ mod stale_resources;
 mod state;
 mod status;
 mod testbed;
+pub mod tls;
 mod worker;
 
 pub use capture::{Capture, Captured};

@@ -7,7 +7,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -158,6 +158,23 @@ impl Fixture {
     pub fn wait_for_interception(&mut self) {
         let open = self.0.wait_for_interception(WAIT_TIMEOUT);
         open.unwrap_or_else(|e| panic!("{e}\n{}", self.seen()));
+    }
+
+    /// Waits until the tunnel carries packets of the user, over IPv4 and IPv6.
+    pub fn wait_for_tunnel(&mut self) {
+        for content in [self.v4("content"), self.v6("content")] {
+            self.wait_for("a ping through the tunnel", |bed| {
+                let arrived = |bed: &Self| {
+                    let tunnel = control::status(bed, "box").tunnel.expect("it has one");
+                    tunnel.sessions.first().map_or(0, |s| s.packets_in)
+                };
+                let before = arrived(bed);
+                let content = content.to_string();
+                let mut ping = bed.exec("user", "ping");
+                let ping = ping.args(["-n", "-c", "1", "-W", "1", &content]);
+                ping.output().expect("ping runs").status.success() && arrived(bed) > before
+            });
+        }
     }
 
     /// Takes the testbed down.
@@ -340,6 +357,27 @@ impl Fixture {
         })
     }
 
+    /// Lets one link go dark and come back, and then the other one, and waits each time until `moved` bytes or
+    /// messages have grown by `step`.
+    pub fn darken_each_link(&mut self, step: u64, moved: impl Fn() -> u64) {
+        let go_on = |bed: &mut Self, what: &str| {
+            let before = moved();
+            bed.wait_for(what, |_| moved() >= before + step);
+        };
+        go_on(self, "the first progress");
+        for link in ["link1", "link2"] {
+            self.set_link(link, "down");
+            go_on(self, &format!("progress without {link}"));
+            self.set_link(link, "up");
+            self.wait_for(&format!("{link} to work again"), |bed| {
+                let tunnel = control::status(bed, "box").tunnel.expect("it has one");
+                let mut paths = tunnel.sessions.iter().flat_map(|s| &s.paths);
+                paths.any(|path| path.name == link && path.usable)
+            });
+            go_on(self, &format!("progress with {link}"));
+        }
+    }
+
     /// Fails unless both links have carried more than `bytes` each since `before`.
     pub fn expect_carried(&self, before: [u64; 2], bytes: u64) {
         for (link, (after, before)) in (1..).zip(self.carried().iter().zip(before)) {
@@ -503,6 +541,15 @@ impl Drop for Background {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Sets a flag when it is dropped, even by a test that fails: the threads that look at the flag end.
+pub struct Ends<'a>(pub &'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 

@@ -233,7 +233,7 @@ fn tokens(packets: &[Captured]) -> Vec<u32> {
 }
 
 /// Calls `forge` at `rate` a second until the attack has to end and `forge` has returned `true`.
-fn keep_pace(attack: &Attack, rate: f64, mut forge: impl FnMut(u64) -> bool) {
+pub fn keep_pace(attack: &Attack, rate: f64, mut forge: impl FnMut(u64) -> bool) {
     attack.begins();
     let (begun, mut forged, mut enough) = (Instant::now(), 0, false);
     while attack.goes_on() || (!enough && begun.elapsed() < ATTACK_TIMEOUT) {

@@ -27,11 +27,11 @@ const ONSET: Duration = Duration::from_secs(60);
 /// Bytes by which the download has to grow during an attack.
 const PROGRESS: u64 = 500_000;
 /// Bytes by which the memory of the server's process may grow,
-const GROWTH: u64 = 64 << 20;
+pub const GROWTH: u64 = 64 << 20;
 /// and bytes of it that may remain: the allocator keeps some freed memory.
 const KEPT: u64 = 16 << 20;
 /// Lines that an attack may add to the server's log: one a minute for each kind of message, by source.
-const LINES: usize = 30;
+pub const LINES: usize = 30;
 
 /// A download, the users who come beside it, and the server's state before.
 pub struct Load {
@@ -61,7 +61,7 @@ impl Attack {
 }
 
 /// Ends an attack when it is dropped, even by a test that fails.
-struct EndsWith<'a>(&'a Attack);
+pub struct EndsWith<'a>(pub &'a Attack);
 
 impl Drop for EndsWith<'_> {
     fn drop(&mut self) {
@@ -100,7 +100,7 @@ impl Load {
             judge,
             download,
             small,
-            memory: memory(bed),
+            memory: memory(bed, "server"),
         }
     }
 
@@ -130,7 +130,7 @@ impl Load {
             let begun = Instant::now();
             let users: Vec<_> = (0..USERS).map(|_| bed.curl("small")).collect();
             let moved = || self.download.bytes() + users.iter().map(Download::bytes).sum::<u64>();
-            let rate = alone.map(|alone| (best_share(alone, moved), alone));
+            let rate = alone.map(|alone| (best_share(alone, ENOUGH, moved), alone));
             for user in users {
                 user.expect_bytes(&self.small);
             }
@@ -144,7 +144,7 @@ impl Load {
         });
         let written = bed.log("server").lines().count() - lines;
         assert!(written < LINES, "{written} lines:\n{}", bed.log("server"));
-        let grown = memory(bed).saturating_sub(self.memory);
+        let grown = memory(bed, "server").saturating_sub(self.memory);
         assert!(grown < GROWTH, "the server grew by {grown} bytes");
         kept
     }
@@ -154,7 +154,7 @@ impl Load {
         let (before, mut last) = (self.memory, 0);
         drop(self.download);
         bed.wait_for("the server's memory to be given back", |bed| {
-            let now = memory(bed);
+            let now = memory(bed, "server");
             let back = now < before + KEPT;
             if now != last {
                 println!("memory: {before} bytes before, {now} after");
@@ -177,12 +177,12 @@ fn begin(bed: &mut Fixture, judge: Judge) -> Download {
     download
 }
 
-/// Returns the best share of `alone` that `moved` keeps in a span.
-fn best_share(alone: f64, moved: impl Fn() -> u64) -> f64 {
+/// Returns the best share of `alone` that `moved` keeps in a span, or the first that is above `enough`.
+pub fn best_share(alone: f64, enough: f64, moved: impl Fn() -> u64) -> f64 {
     let mut share: f64 = 0.0;
     for _ in 0..SPANS {
         share = share.max(rate(&moved) / alone);
-        if share > ENOUGH {
+        if share > enough {
             break;
         }
         eprintln!("{share:.2} of {alone:.0} bytes/s until now");
@@ -190,9 +190,9 @@ fn best_share(alone: f64, moved: impl Fn() -> u64) -> f64 {
     share
 }
 
-/// Returns the memory of the server's process, bytes.
-fn memory(bed: &mut Fixture) -> u64 {
-    let pid = bed.testbed.pid("server").expect("it runs");
+/// Returns the memory of the process of box or server, bytes.
+pub fn memory(bed: &mut Fixture, role: &str) -> u64 {
+    let pid = bed.testbed.pid(role).expect("it runs");
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("of a process");
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let resident = resident.expect("resident memory").trim();
@@ -212,7 +212,7 @@ fn packets(bed: &Fixture) -> u64 {
 }
 
 /// Returns the bytes a second that `bytes` grows, over [`SPAN`].
-fn rate(bytes: impl Fn() -> u64) -> f64 {
+pub fn rate(bytes: impl Fn() -> u64) -> f64 {
     let (begun, before) = (Instant::now(), bytes());
     thread::sleep(SPAN);
     (bytes() - before) as f64 / begun.elapsed().as_secs_f64()

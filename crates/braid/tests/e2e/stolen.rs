@@ -15,7 +15,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::attacks::{inside, namespace};
 use super::control::status;
-use super::fixture::{Fixture, Judge, render_changed};
+use super::fixture::{Ends, Fixture, Judge, render_changed};
 
 /// The server's port.
 const PORT: u16 = 1080;
@@ -29,15 +29,6 @@ const GAP: Duration = Duration::from_millis(20);
 const MAX_KEYS: usize = 8;
 /// The share of its rate that a download keeps.
 const ENOUGH: f64 = 0.8;
-
-/// Ends the theft when it is dropped, even by a test that fails.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
 
 /// Joins every connection that passes, until `over` is true.
 fn steal(server: IpAddr, over: &AtomicBool) -> Hijacker {

@@ -6,6 +6,7 @@ use std::time;
 
 use braid_sim::udp::UdpHeader;
 use braid_sim::{Node, Packet, Turn};
+use braid_testbed::tls::NAME;
 use braid_wire::{Instant, Rng};
 use bytes::{Bytes, BytesMut};
 use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig};
@@ -201,9 +202,7 @@ impl QuicHost {
         config
             .transport_config(Arc::clone(&self.transport))
             .initial_dst_cid_provider(Arc::new(move || ConnectionId::new(&first_id)));
-        let connection = self
-            .endpoint
-            .connect(to_std(now), config, server, tls::NAME);
+        let connection = self.endpoint.connect(to_std(now), config, server, NAME);
         self.connection = Some(connection.expect("the endpoint's settings are valid"));
     }
 
