@@ -150,24 +150,23 @@ impl Sender {
         Sender(Socket::new(Domain::IPV4, Type::RAW, raw).expect("a raw socket"))
     }
 
-    fn put(&self, datagram: &Datagram) {
-        let to = SockAddr::from(SocketAddr::from((*datagram.to.ip(), 0)));
+    fn put(&self, packet: &[u8], to: Ipv4Addr) {
+        let to = SockAddr::from(SocketAddr::from((to, 0)));
         // A packet that the device has no room for is lost: only arrivals count.
-        let _ = self.0.send_to(&datagram.packet(), &to);
+        let _ = self.0.send_to(packet, &to);
     }
 }
 
 /// An attacker who has seen datagrams on their way.
 struct Forger<'a> {
-    sender: Sender,
     /// Datagrams to the victim, and those that it has sent.
     seen: &'a [Vec<Datagram>; 2],
     rng: Rng,
 }
 
 impl Forger<'_> {
-    /// Sends a datagram to the victim: in the name of the other end or from elsewhere.
-    fn send(&mut self, kind: Kind) {
+    /// Makes a datagram to the victim: in the name of the other end or from elsewhere.
+    fn make(&mut self, kind: Kind) -> Datagram {
         let [to_victim, of_victim] = self.seen;
         let any = |rng: &mut Rng, of: &[Datagram]| of[rng.below(of.len() as u64) as usize].clone();
         let mut datagram = any(&mut self.rng, to_victim);
@@ -192,7 +191,7 @@ impl Forger<'_> {
         if self.rng.below(2) == 0 {
             datagram.from = ATTACKER;
         }
-        self.sender.put(&datagram);
+        datagram
     }
 }
 
@@ -326,13 +325,21 @@ impl Flood<'_> {
         counted as f64 / took
     }
 
-    /// Sends the datagrams until the attack ends; returns their number.
+    /// Sends the datagrams until the attack ends; returns their number. They are made beforehand, because making them
+    /// takes longer than sending them, and then repeated.
     fn send(&self, attack: &Attack) -> u64 {
         let (sender, rng, mut sent) = (Sender::new(), Rng::for_component(1, 0), 0);
         let seen = self.seen;
-        let mut forger = Forger { sender, seen, rng };
+        let mut forger = Forger { seen, rng };
+        let kinds = self.kinds.iter().cycle().take(FLOOD_PACKETS as usize);
+        let made = kinds.map(|kind| {
+            let datagram = forger.make(*kind);
+            (datagram.packet(), *datagram.to.ip())
+        });
+        let made: Vec<_> = made.collect();
         keep_pace(attack, self.rate, |forged| {
-            forger.send(self.kinds[forged as usize % self.kinds.len()]);
+            let (packet, to) = &made[forged as usize % made.len()];
+            sender.put(packet, *to);
             sent = forged;
             forged > FLOOD_PACKETS
         });
@@ -407,8 +414,9 @@ fn send_on(link: Ipv4Addr, attack: &Attack) -> u64 {
             from: ATTACKER,
             ..datagram
         };
-        sender.put(&datagram);
-        sent += datagram.packet().len() as u64;
+        let packet = datagram.packet();
+        sender.put(&packet, *datagram.to.ip());
+        sent += packet.len() as u64;
     }
     sent
 }
