@@ -231,6 +231,14 @@ pub struct PacketTun {
     /// A `virtio_net_hdr` and the packet or super-segment that was read last.
     buffer: Box<[u8]>,
     joiner: Joiner,
+    writer: Writer,
+}
+
+/// The writes to a [`PacketTun`].
+#[derive(Debug)]
+struct Writer {
+    /// The protocols of which the kernel takes super-segments.
+    joinable: Joinable,
     written: Written,
 }
 
@@ -257,7 +265,13 @@ impl PacketTun {
             offload,
             buffer: vec![0; VNET_HDR_LEN + MAX_PACKET_LEN].into(),
             joiner: Joiner::default(),
-            written: Written::default(),
+            writer: Writer {
+                joinable: Joinable {
+                    tcp: offload != Offload::None,
+                    udp: offload == Offload::WithUdp,
+                },
+                written: Written::default(),
+            },
         })
     }
 
@@ -294,32 +308,72 @@ impl PacketTun {
 
     /// Sends a packet at the next [`Self::flush`] or before it. Packets of a flow stay in order.
     pub fn send(&mut self, packet: &[u8]) {
-        let joinable = Joinable {
-            tcp: self.offload != Offload::None,
-            udp: self.offload == Offload::WithUdp,
-        };
-        let (fd, written) = (&self.fd, &mut self.written);
-        let mut write = |bytes: &[u8], count| written.add(rustix::io::write(fd, bytes), count);
+        let (fd, writer) = (&self.fd, &mut self.writer);
+        let joinable = writer.joinable;
+        let mut put = |bytes: &[u8]| rustix::io::write(fd, bytes);
+        let mut write = |bytes: &mut [u8], count| writer.write(bytes, count, &mut put);
         self.joiner.push(packet, joinable, &mut write);
     }
 
     /// Sends what waits to be joined with later packets. Returns the outcome of all writes since the last call.
     pub fn flush(&mut self) -> Written {
-        let (fd, written) = (&self.fd, &mut self.written);
-        let mut write = |bytes: &[u8], count| written.add(rustix::io::write(fd, bytes), count);
+        let (fd, writer) = (&self.fd, &mut self.writer);
+        let mut put = |bytes: &[u8]| rustix::io::write(fd, bytes);
+        let mut write = |bytes: &mut [u8], count| writer.write(bytes, count, &mut put);
         self.joiner.flush(&mut write);
-        std::mem::take(&mut self.written)
+        std::mem::take(&mut self.writer.written)
     }
 }
 
-impl Written {
-    fn add(&mut self, outcome: rustix::io::Result<usize>, packets: usize) {
-        match outcome {
+/// Writes bytes to the device by one system call.
+type Put<'a> = &'a mut dyn FnMut(&[u8]) -> rustix::io::Result<usize>;
+
+impl Writer {
+    /// Writes a `virtio_net_hdr` and the packet or super-segment of `count` packets behind it.
+    ///
+    /// Some kernels refuse super-segments although they granted the offload: 6.6.44 and others refuse those whose last
+    /// packet is shorter. The packets are then written one by one, and no more are joined.
+    fn write(&mut self, bytes: &mut [u8], count: usize, put: Put<'_>) {
+        match put(bytes) {
             Ok(_) => {
-                self.packets += packets as u64;
-                self.writes += 1;
+                self.written.packets += count as u64;
+                self.written.writes += 1;
             }
-            Err(_) => self.refused += packets as u64,
+            Err(rustix::io::Errno::INVAL) if count > 1 => self.write_cut(bytes, count, put),
+            Err(_) => self.written.refused += count as u64,
+        }
+    }
+
+    fn write_cut(&mut self, bytes: &mut [u8], count: usize, put: Put<'_>) {
+        let parts = bytes.split_first_chunk_mut();
+        let packets = parts.and_then(|(vnet, packet)| {
+            let vnet = VnetHdr::parse(vnet);
+            let is_udp = vnet.kind() == vnet::VIRTIO_NET_HDR_GSO_UDP_L4;
+            Some((is_udp, Packets::new(&vnet, packet)?))
+        });
+        let Some((is_udp, mut packets)) = packets else {
+            self.written.refused += count as u64;
+            return;
+        };
+        let before = self.written.packets;
+        while let Some(packet) = packets.next() {
+            self.write(&mut [&[0; VNET_HDR_LEN], packet].concat(), 1, put);
+        }
+        // If the kernel refuses these too, the packets were at fault.
+        if self.written.packets == before {
+            return;
+        }
+        let (joinable, protocol) = if is_udp {
+            (&mut self.joinable.udp, "UDP")
+        } else {
+            (&mut self.joinable.tcp, "TCP")
+        };
+        if std::mem::take(joinable) {
+            tracing::warn!(
+                protocol,
+                "the kernel refuses super-segments for the packet device of the tunnel, although it granted the \
+                 offload; packets of this protocol go to it one by one, which takes more processor time"
+            );
         }
     }
 }
@@ -365,3 +419,6 @@ pub fn open_plain(name: &str) -> Result<OwnedFd> {
     was_set.map_err(SystemError::cannot(format!("set offloads of TUN {name}")))?;
     Ok(fd)
 }
+
+#[cfg(test)]
+mod tests;

@@ -70,7 +70,7 @@ pub struct Label {
 pub struct Sample {
     /// The number of the datagram, as the distance below [`Report::highest`].
     pub below: u16,
-    /// The time of arrival, in microseconds before [`Report::received_at`]. Below 2^24. Zero for later arrivals.
+    /// The time of arrival, in microseconds before [`Report::received_at`]. Below 2^24.
     pub before: u32,
 }
 

@@ -61,7 +61,7 @@ const CLAIM_PAUSE: Duration = Duration::from_secs(30);
 /// The urgency of the packets on a path, by which less urgent data of this host gives way there.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Claim {
-    /// The most urgent packet of the last time, and when it was sent.
+    /// The urgency of the most urgent packet of the last [`CLAIM_TIME`], and the time at which it was sent.
     latest: Option<(Urgency, Instant)>,
     /// The time since which the queue is long although the path is claimed.
     queued_since: Option<Instant>,
@@ -72,19 +72,19 @@ impl Claim {
     /// Notes that a packet is sent.
     pub fn note(&mut self, now: Instant, urgency: Urgency) {
         let most = match self.current(now) {
-            Some(known) if known < urgency => return,
+            Some((known, _)) if known < urgency => return,
             _ => urgency,
         };
         self.latest = Some((most, now));
     }
 
-    fn current(&self, now: Instant) -> Option<Urgency> {
-        let (urgency, at) = self.latest?;
-        (now < at + CLAIM_TIME).then_some(urgency)
+    fn current(&self, now: Instant) -> Option<(Urgency, Instant)> {
+        self.latest.filter(|(_, at)| now < *at + CLAIM_TIME)
     }
 
-    /// Returns the urgency for other senders, unless a claim of the path does not shorten its queue.
-    pub fn get(&mut self, now: Instant, queue: Duration) -> Option<Urgency> {
+    /// Returns the urgency for other senders and the time of its last packet, unless a claim of the path does not shorten
+    /// its queue.
+    pub fn get(&mut self, now: Instant, queue: Duration) -> Option<(Urgency, Instant)> {
         let urgency = self.current(now).filter(|_| now >= self.paused_until);
         if urgency.is_none() || queue <= MAX_QUEUE {
             self.queued_since = None;
@@ -131,23 +131,25 @@ mod tests {
         let at = Instant::from_millis;
         let ms = Duration::from_millis;
         let [dns, default] = [1, 3].map(|level| Urgency::new(level).unwrap());
-        let mut claim = Claim::default();
+        let mut claims = Claim::default();
+        let claim = &mut claims;
+        let urgency = |got: Option<(Urgency, Instant)>| got.map(|(urgency, _)| urgency);
         assert_eq!(claim.get(at(0), ms(0)), None);
         claim.note(at(0), dns);
         // Less urgent packets do not end the claim of the look-up, and do not prolong it.
         claim.note(at(2_000), default);
-        assert_eq!(claim.get(at(2_900), ms(50)), Some(dns));
+        assert_eq!(urgency(claim.get(at(2_900), ms(50))), Some(dns));
         claim.note(at(3_000), default);
-        assert_eq!(claim.get(at(3_000), ms(50)), Some(default));
+        assert_eq!(urgency(claim.get(at(3_000), ms(50))), Some(default));
         claim.note(at(4_000), dns);
         // A queue that drains in between starts the trial anew.
-        assert_eq!(claim.get(at(4_000), ms(10)), Some(dns));
+        assert_eq!(urgency(claim.get(at(4_000), ms(10))), Some(dns));
         claim.note(at(4_800), dns);
-        assert_eq!(claim.get(at(5_000), ms(50)), Some(dns));
-        assert_eq!(claim.get(at(6_900), ms(50)), Some(dns));
+        assert_eq!(urgency(claim.get(at(5_000), ms(50))), Some(dns));
+        assert_eq!(urgency(claim.get(at(6_900), ms(50))), Some(dns));
         assert_eq!(claim.get(at(7_000), ms(50)), None);
         claim.note(at(36_000), dns);
         assert_eq!(claim.get(at(36_000), ms(0)), None);
-        assert_eq!(claim.get(at(37_000), ms(0)), Some(dns));
+        assert_eq!(urgency(claim.get(at(37_000), ms(0))), Some(dns));
     }
 }

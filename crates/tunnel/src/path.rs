@@ -30,6 +30,8 @@ const MAX_REPORT_INTERVAL: Duration = Duration::from_millis(25);
 const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(1);
 /// The time by which the timers of two hosts may be late, together.
 const TIMER_SLACK: Duration = Duration::from_millis(10);
+/// The time for which a measured rate counts as the present one.
+pub(crate) const RATE_AGE: Duration = Duration::from_secs(2);
 /// The time in which a path answers of which no round trip is known (RFC 6298 section 2).
 pub(crate) const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -98,6 +100,8 @@ impl Path {
         self.estimate.restart();
         self.control = Control::new(self.mtu.ceiling());
         self.arrivals.restart();
+        self.others = Others::default();
+        self.claim = Claim::default();
         self.tail = None;
         self.suspect_since = None;
     }
@@ -155,6 +159,21 @@ impl Path {
             .rtt()
             .map_or(MAX_REPORT_INTERVAL, |rtt| rtt.least() / 4)
             .clamp(MIN_REPORT_INTERVAL, MAX_REPORT_INTERVAL)
+    }
+
+    /// Returns the rate at which the path delivers the bytes in flight, bytes/s: the measured rate or, if that is old, at
+    /// most as much as they are in a round trip.
+    pub fn present_rate(&self, now: Instant) -> u64 {
+        let measured = self.control.delivery_rate();
+        let is_recent = self
+            .control
+            .loaded_at()
+            .is_some_and(|at| now < at + RATE_AGE);
+        let Some(rtt) = self.estimate.rtt().filter(|_| !is_recent) else {
+            return measured;
+        };
+        let micros = rtt.smoothed.as_micros().max(100) as u64;
+        measured.min(self.estimate.in_flight().saturating_mul(1_000_000) / micros)
     }
 
     /// Returns the mean one-way delay to the peer, with queue and jitter, in microseconds. All paths share the scale.

@@ -103,7 +103,7 @@ impl PathMtu {
         rng.fill(&mut data);
         self.probe = Some(Probe {
             size,
-            // The response to an earlier probe of this size may still come, but says the same later.
+            // A late response to an earlier probe of this size is ignored: the response to this one says the same.
             data,
             count: self.probe.map_or(0, |probe| probe.count) + 1,
             expires: now + timeout.max(MIN_PROBE_TIMEOUT),

@@ -9,10 +9,8 @@ use braid_engine::{PathId, PathLoad, Urgency};
 use braid_wire::Instant;
 
 use crate::config::MAX_PATHS;
+use crate::path::RATE_AGE;
 use crate::tunnel::Tunnel;
-
-/// The time for which a measured rate is news for others.
-const MAX_AGE: Duration = Duration::from_secs(2);
 
 /// The use of a path by a tunnel, for other senders on the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,10 +22,11 @@ pub struct PathUse {
     pub remote: SocketAddr,
     /// The tunnel's data in flight.
     pub load: PathLoad,
-    /// The urgency of the most urgent packets sent lately, to which other data of this host gives way. A flow of low
-    /// rate of which nothing waits counts as important, because calls, games and look-ups are like that. `None` too if
-    /// the queue of the path stays long although the path has been claimed.
-    pub urgency: Option<Urgency>,
+    /// The urgency of the most urgent packet of the last 3 s and the time at which it was sent. Other data of this host
+    /// gives way to it. A flow of low rate of which nothing waits counts as important, because calls, games and look-ups
+    /// are like that. `None` if there was no packet, or if the queue of the path stays long although the path has been
+    /// claimed.
+    pub urgency: Option<(Urgency, Instant)>,
     /// The measurements, if there are any.
     pub measured: Option<Measured>,
     /// True while nothing is known of the path's rate, so that [`Tunnel::seed_path`] is of use.
@@ -58,7 +57,7 @@ impl Tunnel {
                 .control
                 .loaded_at()
                 .filter(|_| !path.control.is_starting());
-            let is_recent = loaded_at.is_some_and(|at| now < at + MAX_AGE);
+            let is_recent = loaded_at.is_some_and(|at| now < at + RATE_AGE);
             PathUse {
                 path: path.id,
                 remote: path.address.remote(),
@@ -66,7 +65,7 @@ impl Tunnel {
                 load: if path.is_usable() {
                     PathLoad {
                         in_flight: path.estimate.in_flight(),
-                        delivery_rate: path.control.delivery_rate(),
+                        delivery_rate: path.present_rate(now),
                     }
                 } else {
                     PathLoad::default()

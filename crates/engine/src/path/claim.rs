@@ -19,6 +19,14 @@ const FORGOTTEN_PART: usize = 16;
 /// The time at which data of each urgency was last sent on a path.
 type SentAt = [Option<Instant>; Urgency::COUNT];
 
+/// The claims of a path.
+#[derive(Debug, Default)]
+struct Claimed {
+    sent_at: SentAt,
+    /// An urgency of which data may come, and the time from which it counts like data that was sent.
+    held: Option<(Urgency, Instant)>,
+}
+
 /// The use of a path by the data of all connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Claim {
@@ -31,7 +39,7 @@ pub(crate) struct Claim {
 /// The time at which data of each urgency was last sent, by the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    claims: BTreeMap<(IpAddr, PathId), SentAt>,
+    claims: BTreeMap<(IpAddr, PathId), Claimed>,
     max_len: usize,
     /// The set of urgencies ever used, as bits. If all data has the same urgency, no connection has to give way,
     /// so nothing is recorded.
@@ -61,14 +69,25 @@ impl Claims {
             }
             self.forget_oldest();
         }
-        self.claims.entry(key).or_default()[urgency.index()] = Some(now);
+        let sent_at = &mut self.claims.entry(key).or_default().sent_at[urgency.index()];
+        *sent_at = (*sent_at).max(Some(now));
+    }
+
+    /// Notes that data of `urgency` may come. Only paths on which data was sent hold an urgency.
+    pub fn hold(&mut self, now: Instant, key: (IpAddr, PathId), urgency: Urgency) {
+        if let Some(claimed) = self.claims.get_mut(&key) {
+            claimed.held = Some((urgency, now));
+        }
     }
 
     /// Removes the oldest claims. Claims without foreground data come first: `None` is less than any time.
     fn forget_oldest(&mut self) {
         let claims = self.claims.iter();
         let mut by_age: Vec<_> = claims
-            .map(|(key, claim)| (foreground_at(claim), claim.iter().flatten().max(), *key))
+            .map(|(key, claim)| {
+                let sent_at = &claim.sent_at;
+                (foreground_at(sent_at), sent_at.iter().flatten().max(), *key)
+            })
             .collect();
         by_age.sort_unstable();
         let forgotten = (self.max_len / FORGOTTEN_PART).max(1);
@@ -90,18 +109,21 @@ impl Claims {
         let Some(claim) = self.claims.get(&key) else {
             return Claim::default();
         };
-        let is_present = |at: &Option<Instant>| at.is_some_and(|at| at + CLAIM_TIME > now);
-        let level = claim.iter().position(is_present);
+        let is_present = |at: &Instant| *at + CLAIM_TIME > now;
+        let mut sent_at = claim.sent_at.iter();
+        let level = sent_at.position(|at| at.as_ref().is_some_and(is_present));
+        let sent = level.and_then(|level| Urgency::new(level as u8));
+        let held = claim.held.filter(|(_, at)| is_present(at));
         Claim {
-            most_urgent: level.and_then(|level| Urgency::new(level as u8)),
-            foreground_at: foreground_at(claim),
+            most_urgent: sent.into_iter().chain(held.map(|(held, _)| held)).min(),
+            foreground_at: foreground_at(&claim.sent_at),
         }
     }
 }
 
 /// Returns the time at which data more urgent than background data was last sent.
-fn foreground_at(claim: &SentAt) -> Option<Instant> {
-    let foreground = &claim[..Urgency::LEAST_URGENT.index()];
+fn foreground_at(sent_at: &SentAt) -> Option<Instant> {
+    let foreground = &sent_at[..Urgency::LEAST_URGENT.index()];
     foreground.iter().flatten().max().copied()
 }
 
@@ -135,6 +157,27 @@ mod tests {
         assert_eq!(claims.of(at(500), KEY).foreground_at, Some(at(200)));
         claims.note(at(600), KEY, Urgency::LEAST_URGENT);
         assert_eq!(claims.of(at(600), KEY).foreground_at, Some(at(200)));
+    }
+
+    #[test]
+    fn a_held_urgency_counts_but_was_not_sent() {
+        let mut claims = Claims::new(8);
+        let at = Instant::from_millis;
+        claims.hold(at(0), KEY, Urgency::MOST_URGENT);
+        assert_eq!(claims.of(at(0), KEY), Claim::default());
+        claims.note(at(0), KEY, Urgency::default());
+        claims.note(at(0), KEY, Urgency::MOST_URGENT);
+        claims.hold(at(2_000), KEY, Urgency::MOST_URGENT);
+        // A note of the past does not undo a later one.
+        claims.note(at(1_000), KEY, Urgency::default());
+        claims.note(at(500), KEY, Urgency::default());
+        let claim = |most_urgent| Claim {
+            most_urgent,
+            foreground_at: Some(at(1_000)),
+        };
+        let held = claim(Some(Urgency::MOST_URGENT));
+        assert_eq!(claims.of(at(2_299), KEY), held);
+        assert_eq!(claims.of(at(2_300), KEY), claim(None));
     }
 
     /// A path's foreground mark counts for longer than its claim, so it outlives the claim in a full table too.

@@ -54,16 +54,28 @@ impl ForeignTraffic {
         }
     }
 
-    /// Notes that this sender sends data of `urgency` on `link` now. Connections with less urgent data give way there as
-    /// to each other.
+    /// Notes that this sender sent data of `urgency` on `link` at `sent_at`. Connections with less urgent data give way
+    /// there as to each other.
     pub fn note_urgency(
+        &self,
+        stack: &mut Stack,
+        link: (IpAddr, PathId),
+        urgency: Urgency,
+        sent_at: Instant,
+    ) {
+        stack.shared.claims.note(sent_at, link, urgency);
+    }
+
+    /// Keeps the queue of `link` short for data of `urgency` that may come, as if some passed now; background data keeps
+    /// more than two packets in flight even so.
+    pub fn hold_urgency(
         &self,
         stack: &mut Stack,
         now: Instant,
         link: (IpAddr, PathId),
         urgency: Urgency,
     ) {
-        stack.shared.claims.note(now, link, urgency);
+        stack.shared.claims.hold(now, link, urgency);
     }
 
     /// Returns the load of `link` by connections and all other senders.

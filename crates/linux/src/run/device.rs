@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use braid_engine::Config;
 use braid_proxy::config::TunConfig;
 
-use super::tun_device::TunDevice;
+use super::tun_device::{ENGINE_QUEUE, TUNNEL_QUEUE, TunDevice};
 use crate::net::routes::{Address, Interface};
 use crate::net::sysctl::{self, Sysctl};
 use crate::net::{InstanceNames, Result, SystemError, cleanup};
@@ -56,7 +56,7 @@ impl Device {
         let tun = Tun::create(&config.name)?;
         let mut device = Device {
             instance_names: InstanceNames::of_tun(&config.name),
-            tun: TunDevice::new(config.name.clone(), tun.handle()),
+            tun: TunDevice::new(config.name.clone(), tun.handle(), ENGINE_QUEUE),
             tunnel: None,
             record: Vec::new(),
             settings: Vec::new(),
@@ -102,7 +102,7 @@ impl Device {
     pub fn open_tunnel(&mut self) -> Result<PacketTun> {
         let name = self.instance_names.tunnel_device();
         let tun = PacketTun::create(&name)?;
-        let mut device = TunDevice::new(name, tun.handle());
+        let mut device = TunDevice::new(name, tun.handle(), TUNNEL_QUEUE);
         device.change_settings(&COMMON_SETTINGS)?;
         device.change_settings(&[TUNNEL_RP_FILTER])?;
         self.tunnel = Some(device);

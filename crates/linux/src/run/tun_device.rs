@@ -9,15 +9,21 @@ use crate::net::sysctl::Sysctl;
 use crate::net::{Result, SystemError};
 use crate::tun::TunHandle;
 
-/// Length of the device's queue in packets and super-segments. It holds the packets that arrive while the process
-/// does other work: 4,000 packets of 1,500 bytes are 48 ms at 1 Gbit/s. The length is a choice.
-const TXQUEUELEN: u32 = 4_000;
+/// Length of the queue of the engine's device in packets and super-segments. It holds the packets that arrive while the
+/// process does other work: 4,000 packets of 1,500 bytes are 48 ms at 1 Gbit/s. The length is a choice.
+pub(super) const ENGINE_QUEUE: u32 = 4_000;
+/// Length of the queue of the tunnel's packet device in packets and super-segments. UDP does not wait for room in the
+/// queue as TCP does, so super-segments of 64 kB may fill it: 1,000 are 64 MB. Packets of 1,400 bytes fill it in 11 ms
+/// at 1 Gbit/s. The length is a choice.
+pub(super) const TUNNEL_QUEUE: u32 = 1_000;
 
 /// A TUN device of this process. The process that has the file removes the device, by closing the file.
 #[derive(Debug)]
 pub(super) struct TunDevice {
     name: String,
     tun: TunHandle,
+    /// Length of the device's queue in packets and super-segments.
+    queue_len: u32,
     index: u32,
     /// MTU in bytes; 0 while the device is down, which needs none.
     mtu: u32,
@@ -30,11 +36,12 @@ pub(super) struct TunDevice {
 }
 
 impl TunDevice {
-    /// Returns the device `name` of `tun`, which is down.
-    pub fn new(name: String, tun: TunHandle) -> TunDevice {
+    /// Returns the device `name` of `tun`, which is down. Its queue will hold `queue_len` packets and super-segments.
+    pub fn new(name: String, tun: TunHandle, queue_len: u32) -> TunDevice {
         TunDevice {
             name,
             tun,
+            queue_len,
             index: 0,
             mtu: 0,
             addresses: Vec::new(),
@@ -72,7 +79,7 @@ impl TunDevice {
         let cannot = || SystemError::cannot(format!("set up {}", self.name));
         let mut netlink = Netlink::open().map_err(cannot())?;
         let index = device_index(&mut netlink, &self.name).map_err(cannot())?;
-        let brought_up = netlink.bring_up(index, mtu, TXQUEUELEN);
+        let brought_up = netlink.bring_up(index, mtu, self.queue_len);
         brought_up.map_err(cannot())?;
         let mut added = Vec::new();
         for (addr, prefix_len) in addresses {

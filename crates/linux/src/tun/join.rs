@@ -14,8 +14,9 @@ use super::vnet::{
     VIRTIO_NET_HDR_GSO_UDP_L4, VNET_HDR_LEN, VnetHdr,
 };
 
-/// Maximum number of flows whose packets wait to be joined. A guess: few flows of a batch have more than one packet.
-const MAX_HELD: usize = 8;
+/// Maximum number of flows whose packets wait to be joined. The sender serves its flows by turns, so if one more flow had
+/// packets, none of them would find an earlier one here. A guess: more flows than a household has busy at once.
+const MAX_HELD: usize = 32;
 /// Maximum number of packets in a super-segment: what Linux makes of one call with `UDP_SEGMENT` (`UDP_MAX_SEGMENTS`).
 const MAX_JOINED: usize = 64;
 /// Maximum length of a super-segment in bytes, which an IPv4 header can express.
@@ -51,7 +52,7 @@ pub(super) struct Joiner {
 }
 
 /// Writes to the device: takes a `virtio_net_hdr` with a packet or super-segment behind it, and the number of packets.
-pub(super) type Write<'a> = &'a mut dyn FnMut(&[u8], usize);
+pub(super) type Write<'a> = &'a mut dyn FnMut(&mut [u8], usize);
 
 impl Joiner {
     /// Takes a packet. Writes it, and others, once nothing can be joined with them.
@@ -63,7 +64,7 @@ impl Joiner {
             }
             let mut bytes = self.spare.pop().unwrap_or_default();
             fill(&mut bytes, packet);
-            write(&bytes, 1);
+            write(&mut bytes, 1);
             self.recycle(bytes);
             return;
         };
@@ -102,7 +103,7 @@ impl Joiner {
         if held.count > 1 {
             held.make_super_segment();
         }
-        write(&held.bytes, held.count);
+        write(&mut held.bytes, held.count);
         self.recycle(held.bytes);
     }
 

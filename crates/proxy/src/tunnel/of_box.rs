@@ -13,7 +13,7 @@ use braid_wire::{Instant, Rng};
 use ipnet::IpNet;
 
 use super::inner::Inner;
-use super::sharing::{EXCHANGE_INTERVAL, Sharing};
+use super::sharing::Sharing;
 use crate::admin::tunnel_status::{
     ShownFlows, TunnelFlowStatus, TunnelPathStatus, TunnelSessionStatus, TunnelStatus,
 };
@@ -135,8 +135,6 @@ struct Session {
     /// The time since which the keys are due for replacement, if they are.
     overdue_since: Option<Instant>,
     sharing: Sharing,
-    /// The time of the last exchange with the engine.
-    exchanged_at: Instant,
     /// True while there is something to exchange.
     exchanges: bool,
 }
@@ -149,8 +147,7 @@ impl Session {
 
     /// Returns the time of the next exchange with the engine.
     fn next_exchange(&self) -> Option<Instant> {
-        self.exchanges
-            .then(|| self.exchanged_at + EXCHANGE_INTERVAL)
+        self.exchanges.then(|| self.sharing.due())
     }
 
     fn has_usable_path(&self) -> bool {
@@ -169,7 +166,7 @@ pub(crate) struct BoxTunnel {
     is_enabled: bool,
     session: Option<Session>,
     /// The part of the last session in the engine's counts, until it is taken back.
-    ended: Option<Sharing>,
+    ended: Vec<Sharing>,
     /// True while an attempt is under way.
     is_asking: bool,
     /// True once the box asks for nothing any more, because it is being stopped.
@@ -200,7 +197,7 @@ impl BoxTunnel {
             rng,
             is_enabled: false,
             session: None,
-            ended: None,
+            ended: Vec::new(),
             is_asking: false,
             is_ending: false,
             ask_at: None,
@@ -310,7 +307,8 @@ impl BoxTunnel {
 
     fn drop_session(&mut self) {
         if let Some(session) = self.session.take() {
-            self.ended = Some(session.sharing).filter(Sharing::is_counted);
+            self.ended
+                .extend(Some(session.sharing).filter(Sharing::is_counted));
         }
     }
 
@@ -364,7 +362,6 @@ impl BoxTunnel {
                 silent_since: Some(now),
                 overdue_since: None,
                 sharing: Sharing::default(),
-                exchanged_at: Instant::ZERO,
                 exchanges: true,
             });
         }
@@ -577,7 +574,7 @@ impl BoxTunnel {
             return None;
         }
         let ask_at = self.next_attempt();
-        if self.ended.is_some() {
+        if !self.ended.is_empty() {
             return Some(Instant::ZERO);
         }
         let Some(session) = &self.session else {
@@ -598,14 +595,13 @@ impl BoxTunnel {
 
     /// Exchanges with the engine what each link carries, if that is due.
     pub(crate) fn exchange(&mut self, now: Instant, stack: &mut Stack) {
-        if let Some(mut ended) = self.ended.take() {
+        for mut ended in self.ended.drain(..) {
             ended.end(stack);
         }
         let Some(session) = &mut self.session else {
             return;
         };
         if session.next_exchange().is_some_and(|at| at <= now) {
-            session.exchanged_at = now;
             // A box has one path of the engine for each link, with the same number.
             let link = |used: &PathUse| Some((used.remote.ip().to_canonical(), used.path));
             let sharing = &mut session.sharing;

@@ -15,7 +15,7 @@ use braid_wire::{Instant, Rng};
 
 use super::inner::Inner;
 use super::pool::{Owner, Places};
-use super::sharing::{EXCHANGE_INTERVAL, Sharing};
+use super::sharing::Sharing;
 use crate::admin::tunnel_status::{
     ShownFlows, TunnelFlowStatus, TunnelPathStatus, TunnelSessionStatus, TunnelStatus,
 };
@@ -163,7 +163,6 @@ pub(crate) struct Sessions {
     to_exchange: VecDeque<Id>,
     /// The parts of ended sessions in the engine's counts, until they are taken back.
     ended: Vec<Sharing>,
-    exchanged_at: Instant,
     /// Datagrams that the session at the head of the queue has sent in its turn.
     sent_in_turn: usize,
     /// The packet that [`Self::poll_packet`] returned last.
@@ -202,7 +201,6 @@ impl Sessions {
             to_deliver: VecDeque::new(),
             to_exchange: VecDeque::new(),
             ended: Vec::new(),
-            exchanged_at: Instant::ZERO,
             sent_in_turn: 0,
             packet: Vec::new(),
             drops: Drops::default(),
@@ -395,7 +393,8 @@ impl Sessions {
             self.to_deliver.push_back(id);
         }
         if !core::mem::replace(&mut session.exchanges, true) {
-            self.to_exchange.push_back(id);
+            // What it knows of the links is old, so it does not wait for the others.
+            self.to_exchange.push_front(id);
         }
     }
 
@@ -540,23 +539,28 @@ impl Sessions {
     }
 
     fn next_exchange(&self) -> Option<Instant> {
-        let has_work = !self.to_exchange.is_empty() || !self.ended.is_empty();
-        has_work.then(|| self.exchanged_at + EXCHANGE_INTERVAL)
+        if !self.ended.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let first = self.to_exchange.front()?;
+        let session = self.table.get(*first);
+        Some(session.map_or(Instant::ZERO, |session| session.sharing.due()))
     }
 
-    /// Exchanges with the engine what each path carries, for all sessions in use, if that is due.
+    /// Exchanges with the engine what each path carries, for a batch of the sessions in use whose time has come.
     fn exchange(&mut self, now: Instant, stack: &mut Stack) {
-        if self.next_exchange().is_none_or(|at| now < at) {
-            return;
-        }
-        self.exchanged_at = now;
         for mut ended in self.ended.drain(..) {
             ended.end(stack);
         }
-        let table = &mut self.table;
-        self.to_exchange.retain(|id| {
-            let Some(session) = table.get_mut(*id) else {
-                return false;
+        for _ in 0..TIMER_BATCH.min(self.to_exchange.len()) {
+            if self.next_exchange().is_none_or(|at| now < at) {
+                return;
+            }
+            let Some(id) = self.to_exchange.pop_front() else {
+                return;
+            };
+            let Some(session) = self.table.get_mut(id) else {
+                continue;
             };
             // The engine has a path for each listening address, as the tunnel has a socket.
             let sockets = &session.sockets;
@@ -566,8 +570,10 @@ impl Sessions {
             };
             let sharing = &mut session.sharing;
             session.exchanges = sharing.exchange(now, &mut session.tunnel, stack, link);
-            session.exchanges
-        });
+            if session.exchanges {
+                self.to_exchange.push_back(id);
+            }
+        }
     }
 
     /// Handles expired timers, ends silent sessions, and exchanges with the engine what the links carry.

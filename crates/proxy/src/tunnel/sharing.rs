@@ -10,7 +10,7 @@ use braid_wire::Instant;
 
 /// The time between exchanges of a session in use. It is short beside the round trips of most links, and costs a busy
 /// server little. A guess.
-pub(crate) const EXCHANGE_INTERVAL: Duration = Duration::from_millis(10);
+const EXCHANGE_INTERVAL: Duration = Duration::from_millis(10);
 /// The time between records of what a tunnel has measured, as for connections.
 const RECORD_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -19,6 +19,7 @@ const RECORD_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) struct Sharing {
     /// The session's part in the engine's counts, for each path of the session.
     parts: Vec<(PathId, ForeignTraffic)>,
+    exchanged_at: Instant,
     recorded_at: Instant,
 }
 
@@ -32,6 +33,7 @@ impl Sharing {
         stack: &mut Stack,
         link: impl Fn(&PathUse) -> Option<(IpAddr, PathId)>,
     ) -> bool {
+        self.exchanged_at = now;
         let records = now >= self.recorded_at + RECORD_INTERVAL;
         if records {
             self.recorded_at = now;
@@ -46,8 +48,9 @@ impl Sharing {
             };
             part.set_load(stack, link, used.load);
             is_busy |= part.is_counted() || used.urgency.is_some();
-            if let Some(urgency) = used.urgency {
-                part.note_urgency(stack, now, link, urgency);
+            if let Some((urgency, sent_at)) = used.urgency {
+                part.note_urgency(stack, link, urgency, sent_at);
+                part.hold_urgency(stack, now, link, urgency);
             }
             tunnel.set_path_load(now, used.path, part.others(stack, link));
             if used.wants_seed
@@ -64,6 +67,11 @@ impl Sharing {
             }
         }
         is_busy
+    }
+
+    /// Returns the time from which the session may exchange again.
+    pub(crate) fn due(&self) -> Instant {
+        self.exchanged_at + EXCHANGE_INTERVAL
     }
 
     /// Takes back what the engine counts.

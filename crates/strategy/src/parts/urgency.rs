@@ -24,6 +24,10 @@ const MAX_AHEAD: Duration = Duration::from_millis(5);
 /// last such data. The value is a guess: it bridges the pauses of a user who types or follows links.
 const RESERVED_TIME: Duration = Duration::from_secs(3);
 
+/// The time for which background data leaves a path to more urgent data after the last such data, as long as the engine
+/// counts it as present. More urgent data that may only come finds a short queue, but does not stop background data.
+const PRESENT_TIME: Duration = Duration::from_millis(300);
+
 /// The number of important urgency levels: 0, 1 and 2. Lower levels are more urgent; 3 is the default (RFC 9218).
 pub const IMPORTANT_LEVELS: usize = 3;
 
@@ -42,8 +46,8 @@ pub fn next_urgency(view: &SendView<'_>) -> Option<Urgency> {
 /// the same path.
 ///
 /// Data yields if more urgent data uses the path and the path has a queue and its full capacity is in flight, or more
-/// is in flight than the rate of its bottleneck takes in a round trip. So yielding shortens the queue without leaving
-/// the path idle.
+/// is in flight than its bottleneck passes in a round trip and 5 ms. So yielding shortens the queue without leaving the
+/// path idle.
 ///
 /// Background data yields more. Where more urgent data passes, only two background packets are in flight, which
 /// keep the path's measurements current. The best of several paths is left to more urgent data in this way for 3 s
@@ -57,9 +61,13 @@ pub fn yields_path(view: &SendView<'_>, next: Option<Urgency>, subflow: &Subflow
     let is_background = next == Urgency::LEAST_URGENT;
     let min_in_flight = 2 * u64::from(subflow.mss);
     let is_best = is_background && is_best_of_several(view, subflow);
-    let had_foreground = |at| view.now.saturating_since(at) < RESERVED_TIME;
-    let is_reserved = is_best && subflow.foreground_at.is_some_and(had_foreground);
-    if is_reserved || is_urgent_path && is_background {
+    let had_foreground_within = |time| {
+        let at = subflow.foreground_at;
+        at.is_some_and(|at| view.now.saturating_since(at) < time)
+    };
+    let is_reserved = is_best && had_foreground_within(RESERVED_TIME);
+    let is_present = is_urgent_path && had_foreground_within(PRESENT_TIME);
+    if is_reserved || is_present && is_background {
         return subflow.in_flight >= min_in_flight;
     }
     if !is_urgent_path && !is_best {
