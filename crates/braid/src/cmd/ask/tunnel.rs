@@ -296,10 +296,10 @@ dropped by the tunnel: foreign source 3
         let page = section(Role::Box, Some(&status));
         let expected = "\
 12 flows in the tunnel (11 more, which moved fewer bytes, are not shown)
-  protocol  source             destination         age  idle      up   down  dropped  urgency  steering
-  udp       10.215.128.2:5000  198.51.100.7:443  1 min   0 s  4.0 kB  40 kB        2        3  aggregate
-      dsl: received 30 kB, sent 3.0 kB, 75.0 % of the flow
-      lte: received 10 kB, sent 1.0 kB, 25.0 % of the flow
+  protocol  source             destination         age  idle      up     down  dropped  urgency  steering
+  udp       10.215.128.2:5000  198.51.100.7:443  1 min   0 s  4.0 kB  40.0 kB        2        3  aggregate
+      dsl: received 30.0 kB, sent 3.0 kB, 75.0 % of the flow
+      lte: received 10.0 kB, sent 1.0 kB, 25.0 % of the flow
 
 ";
         assert!(page.ends_with(expected), "{page}");
