@@ -34,6 +34,8 @@ pub const USERS: usize = 25;
 const SMALL: u64 = 20_000;
 /// The time over which a rate is measured.
 const SPAN: Duration = secs(3);
+/// The number of spans without an attack.
+const SPANS: usize = 3;
 /// The time between two attempts: 80 failures a second are fewer than those for which the server refuses
 /// a source.
 const GAP: Duration = Duration::from_micros(12_500);
@@ -62,7 +64,7 @@ impl Work {
             alone: 0,
         };
         // Congestion control probes now and then, which makes spans differ by some per cent.
-        let spans = [(); 3].map(|()| work.span(|_| ()));
+        let spans = [(); SPANS].map(|()| work.span(|_| ()));
         work.alone = spans.into_iter().min().unwrap_or(0);
         work.net.run_for(secs(2));
         work
@@ -283,7 +285,7 @@ fn refused_requests_change_nothing_for_users() {
     attempt(&mut net, once.clone());
     let mut work = Work::begin(net);
     let before = server_counters(&work.net);
-    let served = 2 + USERS as u64;
+    let served = 2 + (SPANS * USERS) as u64;
     assert_eq!(before.connected, served, "guest, download, users");
 
     let (mut counts, mut n) = (BTreeMap::new(), 0);
