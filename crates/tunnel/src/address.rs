@@ -9,9 +9,9 @@ use braid_wire::{Instant, Rng};
 use crate::header::Header;
 use crate::seal::TAG_LEN;
 
-/// The time after which a challenge is sent again, until a round trip is known. Doubles with each one.
+/// The time after which a challenge is sent again, until a round trip is known. Doubles with each one. A guess.
 const FIRST_RETRY: Duration = Duration::from_millis(250);
-/// Most challenges of the peer that wait for their response.
+/// Most challenges of the peer that wait for their response. A guess: the peer repeats a challenge that finds no room.
 const MAX_RESPONSES: usize = 4;
 /// Bytes of a datagram with a response alone.
 const RESPONSE_LEN: usize = Header::LEN + RESPONSE_FRAMES + TAG_LEN;
@@ -45,8 +45,8 @@ pub(crate) struct Address {
     remote: SocketAddr,
     proved: bool,
     challenge: Option<Challenge>,
-    /// Bytes that may be sent to the challenged address before it is proved: as many as came from it. RFC 9000
-    /// section 8.1 allows three times as many.
+    /// Bytes that may be sent to the challenged address before it is proved: as many as came from it. RFC 9000 section
+    /// 8.1 allows three times as many, but a box pads its challenges, so once suffices for the answer.
     credit: u64,
     responses: ArrayVec<Response, MAX_RESPONSES>,
 }
@@ -110,8 +110,8 @@ impl Address {
         rng: &mut Rng,
     ) {
         if from == self.remote && self.proved {
-            // The peer is back at its proved address, so that a challenge of another one would only delay those of
-            // this one.
+            // The peer is back at its proved address. A challenge to another address would delay the next challenge to
+            // this one, so it is dropped.
             if newest {
                 self.challenge = self.challenge.filter(|c| c.remote == from);
             }
@@ -139,8 +139,8 @@ impl Address {
         }
     }
 
-    /// Takes the peer's challenge. The answers that wait are together no larger than what asked for them, until the
-    /// address is proved. The peer repeats a challenge that finds no room.
+    /// Stores the response to the peer's challenge. Until `from` is proved, all stored responses together are no larger
+    /// than the bytes received from it. The peer repeats a challenge that finds no room.
     pub fn on_challenge(&mut self, data: [u8; 8], from: SocketAddr) {
         let waiting = self.responses.iter().filter(|r| r.remote == from).count();
         if self.may_send(from, RESPONSE_LEN * (waiting + 1)) {
@@ -191,7 +191,7 @@ impl Address {
             .is_some_and(|c| now >= c.due_at && self.may_send(c.remote, CHALLENGE_LEN))
     }
 
-    /// Returns a response that has to be sent. Responses that have lost their credit to a challenge are dropped.
+    /// Returns a response that has to be sent. Drops responses whose credit a challenge has used up.
     pub fn take_response(&mut self) -> Option<Response> {
         while let Some(response) = self.responses.pop() {
             if self.may_send(response.remote, RESPONSE_LEN) {

@@ -11,9 +11,10 @@ use crate::frame::{MAX_SAMPLES, Report, Sample};
 use crate::header;
 use crate::window::Max;
 
-/// Most arrivals of a new highest number that are remembered.
+/// Most arrivals of a new highest number that are remembered. A guess: a datagram that comes after more of them counts
+/// as less late than it is.
 const MAX_RECORDS: usize = 512;
-/// The time for which lateness counts.
+/// The time for which lateness counts. A guess: for as long after reordering has ended, packets still wait for it.
 const LATENESS_SPAN: Duration = Duration::from_secs(5);
 
 /// The arrivals on one path.
@@ -50,8 +51,8 @@ impl Arrivals {
         }
     }
 
-    /// Forgets how the old network delivered. The counters go on: the peer knows them. What has to be reported still
-    /// has to: a peer whose window is full waits for it.
+    /// Forgets the delays and the reordering of the old network. The counters continue, because the peer uses their
+    /// differences. A pending report stays pending, because the peer may wait for it with a full window.
     pub fn restart(&mut self) {
         *self = Arrivals {
             datagrams: self.datagrams,
@@ -136,7 +137,8 @@ impl Arrivals {
         self.stride = 1;
         self.since_sample = 0;
         let samples = self.samples.drain(..).filter_map(|(number, time)| {
-            // Arrivals after that of the highest number cannot be expressed, and are not the least delays.
+            // A sample states a time before the arrival of the highest number, so later arrivals are left out. They are
+            // not the shortest delays anyway.
             let is_earlier = time <= at && number < highest;
             is_earlier.then_some(Sample {
                 below: u16::try_from(highest.checked_sub(number)?).ok()?,

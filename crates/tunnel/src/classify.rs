@@ -16,7 +16,8 @@ pub(crate) struct FlowKey {
     pub src: IpAddr,
     pub dst: IpAddr,
     pub protocol: u8,
-    /// Zero for protocols without ports, and for fragments, which would otherwise be of two flows.
+    /// Zero for protocols without ports, and for fragments: only the first fragment has ports, and all must stay in one
+    /// flow.
     pub ports: [u8; 4],
 }
 
@@ -81,8 +82,8 @@ impl FlowNumbers {
         }
     }
 
-    /// Returns the number of the flow, and true if the flow is new. A new flow gets a new number, or that of `evict()`
-    /// once there are no more, which returns the number of a flow that has not been used for longest.
+    /// Returns the number of the flow, and true if the flow is new. A new flow gets an unused number or, if all are
+    /// used, the number that `evict` returns. The flow that had this number is forgotten.
     pub fn number(&mut self, key: FlowKey, evict: impl FnOnce() -> u16) -> (u16, bool) {
         if let Some(&number) = self.numbers.get(&key) {
             return (number, false);

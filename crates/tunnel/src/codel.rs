@@ -29,7 +29,8 @@ pub(crate) struct CoDel {
     due: u32,
 }
 
-/// Most drops that may be due at once: a flow that pauses owes no more when it returns.
+/// Maximum number of drops that wait for a packet, so that a flow that returns from a pause does not lose a burst. The
+/// value is a guess.
 const MAX_DUE: u32 = 4;
 
 impl CoDel {

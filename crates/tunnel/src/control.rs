@@ -12,18 +12,18 @@ use braid_wire::Instant;
 use crate::estimate::{Estimate, Update};
 use crate::pacer::Pacer;
 
-/// Rounds for which a delivery rate counts.
+/// Rounds for which a delivery rate counts. A guess: a path that has become slower keeps its old rate for as long.
 const RATE_ROUNDS: usize = 10;
 /// Datagrams that leave at once while nothing is known of the path. Their spacing at the peer tells its rate, in one
 /// round trip. Content networks start connections with about as many.
 const INITIAL_DATAGRAMS: u64 = 32;
 /// Rounds without growth after which the start is over.
 const FULL_ROUNDS: u32 = 3;
-/// The growth of a round below which the start may be over, as a part of the rate: an eighth for a path that starts at a
-/// known rate. Its pace grows by a quarter each round, and a path that is faster than known should not look full.
+/// The growth of a round below which the start may be over, as a part of the rate: an eighth for a path that starts at
+/// a known rate. Its pace grows by a quarter each round, and a path that is faster than known should not look full.
 const SEEDED_GROWTH: u64 = 8;
 const FULL_GROWTH: u64 = 4;
-/// Rounds between probes for more.
+/// Rounds between probes for more. A guess: with more rounds, a path that has become faster is noticed later.
 const CRUISE_ROUNDS: u32 = 4;
 
 /// The phase of rate control.
@@ -32,7 +32,8 @@ enum Phase {
     /// The window grows by what arrives, so that it doubles each round (slow start, RFC 9002 section 7.3.1). The flows
     /// inside start in the same way, so the path does not hold them back.
     Startup,
-    /// The rate of the bottleneck is known by the spacing of datagrams, until a queue or rounds at it show the rate.
+    /// The spacing of the first datagrams, or an earlier measurement, gave this rate. Datagrams leave at 5/4 of it, or
+    /// of the delivery rate if that is higher, until a queue builds or the delivery rate stops growing.
     Confirm(u64),
     /// The queue that the start or a probe made drains, until this time at the latest.
     Drain(Instant),
@@ -73,7 +74,7 @@ pub(crate) struct Control {
     max_rate: MaxRate,
     /// The round ends when this number is reported.
     round_end: u64,
-    /// A sample of this round was not limited by what there was to send.
+    /// True if a rate sample of this round was limited by the path, not by a lack of data.
     round_loaded: bool,
     /// The time of the last sample that was not limited.
     loaded_at: Option<Instant>,
@@ -107,6 +108,7 @@ impl Control {
 
     /// Returns the estimate of the path's rate in bytes per second, or `None` if nothing is known.
     pub fn rate(&self, estimate: &Estimate) -> Option<u64> {
+        // Bounds the rate where a round trip is too short to be measured well. A guess.
         let rtt = estimate.rtt()?.smoothed.as_micros().max(100) as u64;
         let rate = self.max_rate.get();
         Some(match self.phase {
@@ -169,7 +171,8 @@ impl Control {
         };
         let least = INITIAL_DATAGRAMS * self.mtu;
         let rate = self.rate(estimate).unwrap_or(0);
-        // A report comes up to a quarter of a round trip late, and links with jitter deliver late.
+        // A report comes up to a quarter of a round trip late, and links with jitter deliver late. Until the path has
+        // shown its full rate, twice as much may be in flight, so that the rate can grow. The factors are guesses.
         let round = rtt.least() * 3 / 2 + rtt.jitter * 4;
         let factor = if self.is_starting() { 2 } else { 1 };
         least + factor * bytes_in(rate, round)
@@ -208,7 +211,7 @@ impl Control {
         if let (Phase::Startup, Some(rate)) = (self.phase, update.spread_rate) {
             self.phase = Phase::Confirm(rate);
         }
-        // What is not used does not grow (RFC 7661 section 4.3).
+        // The window grows only while at least half of it is in flight (RFC 7661 section 4.3).
         let flight = estimate.in_flight() + update.delivered;
         if flight.saturating_mul(2) >= self.start_window {
             self.start_window += update.delivered;
@@ -234,9 +237,10 @@ impl Control {
         stands
     }
 
-    /// Returns the phase in which the queue drains. At half of the rate it is gone in twice its delay, and
-    /// the next report tells so. A delay that stays is no queue of this end: the path has become longer, jitter
-    /// without reordering delays all datagrams of a burst by the longest jitter, or others fill the queue.
+    /// Returns the phase in which the queue drains. At half the rate, a queue of this end is gone after twice its
+    /// delay, and the next report shows it. A delay that stays longer is no queue of this end: the path has become
+    /// longer, jitter without reordering delays all datagrams of a burst by the longest jitter, or others fill the
+    /// queue.
     fn drain(now: Instant, estimate: &Estimate) -> Phase {
         let rtt = estimate.rtt().map_or(Duration::ZERO, |rtt| rtt.smoothed);
         Phase::Drain(now + estimate.queue_delay() * 2 + rtt * 3 / 2)
@@ -247,13 +251,13 @@ impl Control {
         let Some(rtt) = estimate.rtt() else {
             return false;
         };
-        // Jitter moves even the least of a few delays.
+        // Jitter moves even the least of a few delays. The values are guesses.
         let noise = Duration::from_millis(2) + estimate.jitter() * 3 / 2;
         estimate.queue_delay() > rtt.least() / 8 + noise
     }
 
-    /// Returns true if a queue stands in the link, and more is under way than an empty path takes. The delay alone
-    /// tells too late that a queue is gone, and would never tell it of a path that has become longer.
+    /// Returns true if a queue stands in the link and more bytes are in flight than an empty path holds. The delay
+    /// alone is not enough: it falls a report too late, and stays high on a path that has become longer.
     fn is_congested(&self, estimate: &Estimate) -> bool {
         // Reports come a quarter of a round trip late.
         let round = estimate
@@ -300,7 +304,7 @@ impl Control {
                 if self.has_queue(estimate) {
                     self.phase = Self::drain(now, estimate);
                 } else if round_ends {
-                    // While the rate grows without a queue, there is more.
+                    // If the rate grew and no queue built, the path may carry still more.
                     self.phase = if rate > before + before / 10 {
                         Phase::Probe(rate)
                     } else {

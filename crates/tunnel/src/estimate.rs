@@ -46,7 +46,7 @@ struct Sent {
     total: u64,
     /// The part of `total` that the peer has to report.
     reported: u64,
-    /// Datagrams before this one after which there was nothing more to send.
+    /// Number of earlier datagrams after which no data was left to send (application-limited).
     limited_before: u64,
     is_large: bool,
     /// Large datagrams so far, with this one.
@@ -183,7 +183,7 @@ impl Rtt {
     }
 }
 
-/// The news of a report.
+/// The result of a report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Update {
     /// A delivery rate, if the span was long enough.
@@ -198,16 +198,16 @@ pub(crate) struct Update {
     pub is_black_hole: bool,
 }
 
-/// The one-way delay, in microseconds of the peer's clock less our own. Only differences mean something: between
-/// times, and between paths, which have the same two clocks.
+/// The one-way delay, in microseconds of the peer's clock less our own. The clocks are not synchronised, so only
+/// differences mean something: between two times on a path, or between two paths, which have the same two clocks.
 #[derive(Debug, Clone, Copy)]
 struct OneWay {
     base: Min<i64>,
-    /// The least of about the last round trip.
+    /// The least of about the last round trip: a window keeps one to two spans, and the span is half a round trip.
     recent: Min<i64>,
     last: i64,
     /// The mean difference of one delay and the next (RFC 3550 section 6.4.1). A queue that grows or shrinks has little
-    /// part in it. Uniform jitter is three times as long at most. In 1/16 µs.
+    /// part in it. If jitter is uniform over a range, this mean difference is a third of the range. In 1/16 µs.
     jitter: i64,
 }
 
@@ -400,6 +400,7 @@ impl Estimate {
             return false;
         }
         let arrived = is_large(0) || report.samples.iter().any(|s| is_large(s.below));
+        // If fewer datagrams were lost than large ones were sent, a large one arrived that no sample shows.
         if arrived || lost < large {
             self.large_lost = 0;
             return false;
@@ -412,7 +413,8 @@ impl Estimate {
         is_black_hole
     }
 
-    /// Returns the rate at which datagrams arrived that were sent close together: the bottleneck spreads them.
+    /// Returns the rate at which datagrams arrived that were sent close together, because the bottleneck spreads them:
+    /// they took at least twice as long to arrive as to be sent. The factor is a guess.
     fn spread_rate(&self, report: &Report, highest: u64, sent: &Sent) -> Option<u64> {
         // Jitter moves both ends of a train.
         let noise = self.jitter().as_micros() as u64 * TRAIN_JITTERS;
@@ -484,7 +486,7 @@ impl Estimate {
         let micros = received.max(sent).max(1);
         Some(RateSample {
             rate: (point.delivered - start.delivered).saturating_mul(1_000_000) / micros,
-            // The last datagram was measured already when the path ran out of data after it.
+            // The last datagram of the span does not count: data ran out after it, outside the span.
             limited: point.sent.limited_before > start.sent.limited_before,
         })
     }

@@ -5,7 +5,7 @@
 //! | 0 | padding | none; ends the datagram |
 //! | 1 | packet | flow (2), sequence (3), length (2), packet |
 //! | 2 | head of a cut packet | flow (2), sequence (3), first bytes of the packet up to the end of the datagram |
-//! | 3 | tail of a cut packet | length (2), last bytes of the packet whose head the previous datagram of this path has |
+//! | 3 | tail of a cut packet | length (2), last bytes of the packet whose head the previous datagram of the path has |
 //! | 4 | report | see [`Report`] |
 //! | 5 | latest | flow (2), sequence (3) |
 //! | 6 | re-request | flow (2), first sequence (3), count (1) |

@@ -5,7 +5,7 @@ use core::time::Duration;
 use arrayvec::ArrayVec;
 use braid_wire::Instant;
 
-/// Most steps that wait until reordering on the path can no longer undo them.
+/// Maximum number of steps that are not final yet, because reordering may still bring lower numbers.
 const MAX_STEPS: usize = 16;
 
 /// The frontier rose to `to` by arrivals from `since` on.
@@ -39,7 +39,8 @@ impl Frontier {
         }
         let full = self.steps.is_full();
         match self.steps.last_mut() {
-            // Steps are merged so that they are few. A merged step settles at its end, which is later than exact.
+            // Steps close together are merged, so that few are kept. The merged step becomes final with its last
+            // arrival, so never too early. The eighth is a guess.
             Some(last) if full || now.saturating_since(last.since) < lateness / 8 => {
                 (last.at, last.to) = (now, to);
             }

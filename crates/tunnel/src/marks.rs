@@ -24,7 +24,7 @@ impl Marks {
         self.0[word(number)] &= !bit(number);
     }
 
-    /// Returns the least number, where none is below `from`.
+    /// Returns the lowest number of the set. No number of the set may be below `from`.
     pub fn first(&self, from: u64) -> Option<u64> {
         let start = word(from);
         let at_start = self.0[start] & !(bit(from) - 1);

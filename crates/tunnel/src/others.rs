@@ -54,8 +54,8 @@ const CLAIM_TIME: Duration = Duration::from_secs(3);
 const MAX_QUEUE: Duration = Duration::from_millis(20);
 /// The time that a claim has to shorten the queue: some round trips of a long path.
 const CLAIM_TRIAL: Duration = Duration::from_secs(2);
-/// The time for which a path is not claimed because the last claim did not help: somebody else fills the queue, and what
-/// this host leaves would be theirs. A guess.
+/// The time for which a path is not claimed because the last claim did not help: somebody else fills the queue, and
+/// what this host leaves would be theirs. A guess.
 const CLAIM_PAUSE: Duration = Duration::from_secs(30);
 
 /// The urgency of the packets on a path, by which less urgent data of this host gives way there.
@@ -82,8 +82,8 @@ impl Claim {
         self.latest.filter(|(_, at)| now < *at + CLAIM_TIME)
     }
 
-    /// Returns the urgency for other senders and the time of its last packet, unless a claim of the path does not shorten
-    /// its queue.
+    /// Returns the urgency for other senders and the time of its last packet, unless a claim of the path does not
+    /// shorten its queue.
     pub fn get(&mut self, now: Instant, queue: Duration) -> Option<(Urgency, Instant)> {
         let urgency = self.current(now).filter(|_| now >= self.paused_until);
         if urgency.is_none() || queue <= MAX_QUEUE {

@@ -24,7 +24,7 @@ const MAX_ASKED: usize = 16;
 const MAX_AGAIN: usize = 4096;
 /// The longest delay in the queue: so many targets of CoDel, and at least [`MIN_LONGEST`].
 const LONGEST_TARGETS: u32 = 2;
-/// The delay that the buffer of an access link usually has. Flows that start make use of it.
+/// The minimum of that delay: the buffer of a usual access link, which flows in slow start fill.
 const MIN_LONGEST: Duration = Duration::from_millis(100);
 /// Bytes that a flow may have waiting however many flows there are.
 const MIN_SHARE: usize = 64 * 1024;
@@ -65,7 +65,7 @@ struct Again {
 pub(crate) struct Ways {
     pub paths: [Option<PathView>; MAX_PATHS],
     pub best: usize,
-    /// The time before which a packet that was sent no longer matters to the order at the peer.
+    /// Packets sent before this time have arrived or are lost, so they no longer affect the order at the peer.
     pub horizon: Instant,
     /// The round trip of the best path.
     pub round_trip: Duration,
@@ -162,7 +162,7 @@ impl Outgoing {
         if is_new {
             flow.usage = Usage::start(now);
         }
-        // A flow that answers no signal of CoDel may not make the delay grow for ever.
+        // Bounds the delay of a flow that ignores CoDel's drops and marks.
         let sharers = self.rings[usize::from(urgency.level())].len().max(1);
         let share = (self.max_level / sharers).max(MIN_SHARE);
         if flow.waiting_bytes() + packet.len() > share {
@@ -199,6 +199,7 @@ impl Outgoing {
         }
         for level in 0..self.rings.len() {
             let mut index = 0;
+            // Twice as many turns, because a turn that only renews the deficit of a flow asks for no packet.
             for _ in 0..MAX_ASKED * 2 {
                 let ring = &mut self.rings[level];
                 if index >= ring.len().min(MAX_ASKED) {
@@ -324,7 +325,7 @@ impl Outgoing {
         entry.codel.on_dequeue(now, delay, last, ways.limits);
         let sole = entry.is_sole(path, ways.horizon);
         if !sole && !self.spread.contains(&flow) {
-            // Without room the peer waits for its bound on time instead of the statement.
+            // If the list is full, the peer gets no statement about this flow and waits up to its time bound.
             let _ = self.spread.try_push(flow);
         }
         if let Some(other) = choice.copy_to {
@@ -438,7 +439,8 @@ impl Outgoing {
         Some(&flow.entry(packet.sequence)?.packet)
     }
 
-    /// Sends once more on other paths what was sent on `path` since `since`. Returns the number of packets.
+    /// Queues for other paths what was sent on `path` since `since`, because the path fell silent or was removed.
+    /// Returns the number of packets.
     pub fn on_silent_path(&mut self, path: usize, since: Instant) -> u64 {
         let mut count = 0;
         for (flow, number) in self.flows.iter().zip(0..) {
@@ -453,7 +455,7 @@ impl Outgoing {
                 }
             }
         }
-        // What was left to the path is for the others to take now.
+        // Packets that were left to this path may now go on any path.
         self.flows.iter_mut().for_each(SendFlow::forget_order);
         // A copy is for a path that works.
         self.again.retain(|again| again.path != Some(path));
@@ -472,7 +474,7 @@ impl Outgoing {
             .retain(|number| flows[usize::from(*number)].is_spread(horizon));
     }
 
-    /// Calls `state` with at most `most` numbers to state on `path`, of flows of which nothing was sent there since
+    /// Calls `state` with the number to state on `path`, for up to `most` flows without packet or statement there since
     /// `since`.
     pub fn statements(
         &mut self,
@@ -552,7 +554,7 @@ impl Outgoing {
     }
 }
 
-/// Returns the flow that has nothing to send and was not used for longest, or the first if all have.
+/// Returns the flow without waiting packets that was unused for longest, or flow 0 if packets of all flows wait.
 fn oldest(flows: &[SendFlow]) -> u16 {
     let idle = flows.iter().zip(0..).filter(|(flow, _)| !flow.is_waiting());
     let oldest = idle.min_by_key(|(flow, _)| flow.used_at);
@@ -573,6 +575,9 @@ pub(crate) fn max_waiting(rate: u64, limits: Limits) -> usize {
 /// Returns CoDel's limits for the round trips and the spread of the paths.
 pub(crate) fn limits(round_trip: Duration, spread: Duration) -> Limits {
     Limits {
+        // RFC 8289 has 5 ms and 100 ms. For up to the spread of the paths, packets wait on purpose: the faster paths
+        // send them while a slower one delivers a later one. The quarter of a round trip and the two round trips are
+        // guesses.
         target: Duration::from_millis(5) + spread + round_trip / 4,
         interval: Duration::from_millis(100).max(round_trip * 2),
     }

@@ -5,8 +5,8 @@ use core::time::Duration;
 use braid_wire::Instant;
 
 /// The time by which datagrams may leave before their pace, and be made up for after a late timer. On a path of
-/// 1 Gbit/s, 17 datagrams leave together, or 34 after a late timer, for which the system needs one call and one timer; below
-/// 60 Mbit/s none leaves early. Queues of links are longer by far.
+/// 1 Gbit/s, 17 datagrams leave together, or 34 after a late timer, for which the system needs one call and one timer;
+/// below 60 Mbit/s none leaves early. Queues of links are longer by far.
 const MAX_BURST: Duration = Duration::from_micros(200);
 
 /// Paces the datagrams of one path.

@@ -32,7 +32,7 @@ const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(1);
 const TIMER_SLACK: Duration = Duration::from_millis(10);
 /// The time for which a measured rate counts as the present one.
 pub(crate) const RATE_AGE: Duration = Duration::from_secs(2);
-/// The time in which a path answers of which no round trip is known (RFC 6298 section 2).
+/// The report timeout of a path without a measured round trip (RFC 6298 section 2).
 pub(crate) const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The rest of a packet whose head ended the last datagram of a path.
@@ -114,7 +114,7 @@ impl Path {
         }
     }
 
-    /// Returns the bytes that are not frames in an IP packet of a datagram.
+    /// Returns the bytes of headers and tag in the IP packet that carries a datagram.
     fn overhead(&self) -> usize {
         let outer = match self.address.remote() {
             SocketAddr::V4(_) => OUTER_V4,
@@ -161,8 +161,8 @@ impl Path {
             .clamp(MIN_REPORT_INTERVAL, MAX_REPORT_INTERVAL)
     }
 
-    /// Returns the rate at which the path delivers the bytes in flight, bytes/s: the measured rate or, if that is old, at
-    /// most as much as they are in a round trip.
+    /// Returns the rate at which the path delivers the bytes in flight, bytes/s: the measured rate or, if that is old,
+    /// at most as much as they are in a round trip.
     pub fn present_rate(&self, now: Instant) -> u64 {
         let measured = self.control.delivery_rate();
         let is_recent = self
@@ -172,6 +172,7 @@ impl Path {
         let Some(rtt) = self.estimate.rtt().filter(|_| !is_recent) else {
             return measured;
         };
+        // Bounds the rate as in `Control::rate`.
         let micros = rtt.smoothed.as_micros().max(100) as u64;
         measured.min(self.estimate.in_flight().saturating_mul(1_000_000) / micros)
     }
@@ -186,7 +187,7 @@ impl Path {
         let others = self.others.queue(self.estimate.in_flight(), rate, rtt);
         // The bytes of others tell of a queue before a datagram has been through it.
         let queue = self.estimate.queue_delay().max(others).as_micros() as i64;
-        // Uniform jitter adds half of its range, which is three times the mean difference.
+        // Uniform jitter adds half of its range on average, and the range is three times the mean difference.
         let jitter = self.estimate.jitter().as_micros() as i64 * 3 / 2;
         Some(self.estimate.base_delay()? + queue + jitter)
     }
@@ -214,6 +215,8 @@ impl Path {
         if update.is_black_hole {
             self.mtu.on_black_hole();
         }
+        // A late report proves only that earlier datagrams arrived: while a later one is overdue, the path stays
+        // silent.
         if self.overdue_at().is_none_or(|at| now < at) {
             self.suspect_since = None;
         }

@@ -1,6 +1,6 @@
 //! Buffers of inner packets, used again so that a steady flow allocates nothing.
 
-/// Most buffers that wait to be used again.
+/// Most buffers that wait to be used again. A guess: with packets of 1,500 bytes they hold 1.5 MB.
 const MAX_FREE: usize = 1024;
 
 /// Free buffers.

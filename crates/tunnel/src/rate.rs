@@ -31,6 +31,7 @@ impl RateMeter {
 
     /// Returns the rate in bytes per second. The current span counts too if its rate would be higher.
     pub fn get(&self) -> u64 {
+        // A span is a quarter of a second.
         self.rate.max(self.bytes * 4)
     }
 }

@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use crate::frame::Label;
 use crate::pool::Pool;
 
-/// Most pieces of a path that wait for their other piece. Only datagrams that overtake each other leave some, and
-/// losses.
+/// Maximum number of pieces on a path that wait for their other piece. Only loss and reordering leave any.
 const MAX_PIECES: usize = 64;
 
 /// One piece, by the number of the datagram that had the head.

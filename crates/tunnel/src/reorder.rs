@@ -15,9 +15,10 @@ use crate::frontier::Frontier;
 use crate::marks::{self, Marks};
 use crate::usage::Usage;
 
-/// Most packets of a flow that wait, and with them those that are missing. At 1 Gbit/s they are 100 ms.
+/// Maximum number of slots of a flow, for waiting and for missing packets. 100 ms at 1 Gbit/s.
 const MAX_SLOTS: usize = marks::SPAN;
-/// Most packets after the last one that came which a statement may say to be missing.
+/// Maximum number of slots that a statement may add after the highest packet received, since the peer could state any
+/// number.
 const MAX_STATED: u64 = 256;
 /// Most packets that were given up and are still taken if they come.
 const MAX_SKIPPED: usize = 4096;
@@ -38,9 +39,9 @@ enum Slot {
 /// The paths as the receiver sees them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathsView {
-    /// The paths on which packets may come, with the time by which their datagrams come late.
+    /// The paths on which packets may come, with the time by which their datagrams are late (reordering).
     pub alive: [Option<Duration>; MAX_PATHS],
-    /// The time in which a packet comes that is asked for.
+    /// The time in which a re-requested packet arrives.
     pub round_trip: Duration,
     /// The longest time to wait for a packet that is not proved lost.
     pub bound: Duration,
@@ -154,7 +155,7 @@ impl ReceiveFlow {
 
     /// Notes that nothing below `sequence` was sent on `path` after what arrives now.
     pub fn on_frontier(&mut self, now: Instant, path: usize, sequence: u64, paths: &PathsView) {
-        // Slots are made for what a statement says to be missing, so it may not say much.
+        // A statement adds slots for missing packets, and the peer could state any number.
         let sequence = sequence.min(self.highest.max(self.next) + MAX_STATED);
         self.frontiers[path].rise(now, sequence, paths.lateness(path));
     }
@@ -307,7 +308,7 @@ impl ReceiveFlow {
     /// Returns the time at which the packets before the first that waits are given up without proof.
     fn expires(&self, paths: &PathsView) -> Option<Instant> {
         let first = self.came.first(self.next).filter(|_| self.waiting > 0)?;
-        // Packets before it are missing, so it waits for the front.
+        // The front slot has no packet, so `first` waits for the missing packets before it.
         match self.slots.get((first - self.next) as usize)? {
             Slot::Packet(_, at) => Some(*at + paths.bound),
             _ => None,

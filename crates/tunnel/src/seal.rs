@@ -202,16 +202,16 @@ impl Keys {
         true
     }
 
-    /// Returns the index of the epoch that makes room: one before the epoch in use, else the oldest one that the peer has
-    /// not used. The peer seals under the epoch in use until it has the keys of the next one, and any number of answers
-    /// with these may be lost.
+    /// Returns the index of the epoch that makes room: one before the epoch in use, else the oldest one that the peer
+    /// has not used. The peer keeps sealing under the epoch in use until it gets the next keys, however many answers
+    /// with keys are lost.
     fn dispensable(&self) -> usize {
         let is_in_use = |e: &Epoch| Some(e.number) == self.confirmed;
         usize::from(self.epochs.first().is_some_and(is_in_use))
     }
 
-    /// Notes a packet at `now`, in either direction. With its first one, the epoch that seals has an end, and so have
-    /// those before it, which must not come into use again.
+    /// Notes a packet at `now`, in either direction. The first packet starts the lifetime of the epoch that seals.
+    /// Earlier epochs end with it at the latest, so that they are not used again.
     pub fn on_use(&mut self, now: Instant) {
         let Some(epoch) = self.sealing().filter(|e| !e.is_used) else {
             return;

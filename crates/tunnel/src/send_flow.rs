@@ -118,7 +118,8 @@ impl SendFlow {
         self.waiting_bytes
     }
 
-    /// Returns the longer of the times between the last three packets that came, if both are alike.
+    /// Returns the longer of the times between the last three packets that came, if neither is more than twice the
+    /// other.
     pub fn even_gap(&self) -> Option<Duration> {
         let [a, b] = self.gaps;
         (a.max(b) <= a.min(b) * 2).then(|| a.max(b))
@@ -233,7 +234,8 @@ impl SendFlow {
         Some(self.first_waiting)
     }
 
-    /// Lets every path take every waiting packet. The peer may take some for lost that only come out of order.
+    /// Lets every path take every waiting packet. Packets may then arrive out of order on a path, and the peer may
+    /// count some as lost.
     pub fn forget_order(&mut self) {
         for uses in &mut self.uses {
             uses.next = 0;

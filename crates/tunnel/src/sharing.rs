@@ -23,9 +23,9 @@ pub struct PathUse {
     /// The tunnel's data in flight.
     pub load: PathLoad,
     /// The urgency of the most urgent packet of the last 3 s and the time at which it was sent. Other data of this host
-    /// gives way to it. A flow of low rate of which nothing waits counts as important, because calls, games and look-ups
-    /// are like that. `None` if there was no packet, or if the queue of the path stays long although the path has been
-    /// claimed.
+    /// gives way to it. A flow of low rate of which nothing waits counts as important, because calls, games and
+    /// look-ups are like that. `None` if there was no packet, or if the queue of the path stays long although the path
+    /// has been claimed.
     pub urgency: Option<(Urgency, Instant)>,
     /// The measurements, if there are any.
     pub measured: Option<Measured>,
@@ -92,8 +92,8 @@ impl Tunnel {
         }
     }
 
-    /// Starts a path of unknown rate at `rate` bytes/s, which was measured before or by others, if that is more than the
-    /// path would start with. It soon shows if the rate is another one.
+    /// Starts a path of unknown rate at `rate` bytes/s, which was measured before or by others, if that is more than
+    /// the path would start with. It soon shows if the rate is another one.
     pub fn seed_path(&mut self, path: PathId, rate: u64) {
         if let Some(path) = self.paths.iter_mut().find(|p| p.id == path) {
             path.control.seed(rate, &path.estimate);

@@ -105,7 +105,7 @@ pub struct FlowStats {
     pub local: IpAddr,
     /// The address behind the peer.
     pub remote: IpAddr,
-    /// The ports of `local` and `remote`; `None` for protocols without ports and for fragments.
+    /// The ports of `local` and `remote`; `None` if both are 0, as for protocols without ports and for fragments.
     pub ports: Option<(u16, u16)>,
     /// The time of the first packet.
     pub started_at: Instant,

@@ -17,14 +17,15 @@ use crate::outgoing::{PacketRef, Ways};
 use crate::path::Tail;
 use crate::tunnel::{Transmit, Tunnel};
 
-/// Bytes of frames without variable part, at most: a re-request, a statement, a challenge.
+/// Maximum length in bytes of the frames of fixed length: re-request, statement (`Latest`), challenge.
 const SMALL_FRAME: usize = 9;
 /// Least room for which the queue is asked for a packet: that of an IPv4 packet with the header of UDP or ICMP. Smaller
 /// ones, of which there are hardly any, wait for the next datagram.
 const MIN_ROOM: usize = 28 + PACKET_OVERHEAD;
-/// Least bytes of a packet that are worth a head.
+/// Least bytes of a packet that are worth a head. A guess.
 const MIN_HEAD: usize = 64;
-/// The time between statements on idle paths: an eighth of a round trip, within these.
+/// The time between statements on idle paths: an eighth of a round trip, within these. Guesses: a longer time delays
+/// the proof that a packet is lost, and a shorter one costs more datagrams.
 const MIN_STATEMENT_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_STATEMENT_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -70,7 +71,7 @@ impl Tunnel {
         core::iter::once(best).chain(others)
     }
 
-    /// Sends challenge and response of a path, which need no proved address.
+    /// Sends the pending challenge and response of a path. Both may go to an address that is not proved.
     fn send_validation(
         &mut self,
         now: Instant,
@@ -98,7 +99,8 @@ impl Tunnel {
                 datagram.push(&path.use_frame());
             }
         }
-        // An address that is not proved gets nothing more: the answer would be larger than what asked for it.
+        // More frames would make the answer larger than the datagram that asked for it (amplification), so an unproved
+        // address gets none.
         if path.address.is_proved() && remote == path.address.remote() {
             let early = self.paths[index].report_interval();
             self.push_control(now, early, &mut datagram);
@@ -109,8 +111,8 @@ impl Tunnel {
         self.seal_to(now, index, remote, datagram, true)
     }
 
-    /// Sends the tail of the packet whose head ended the last datagram of the path: it is of use only in the next
-    /// one, which would have no room for it otherwise.
+    /// Sends the waiting tail of a cut packet. The peer joins a tail only with a head in the datagram right before it,
+    /// and the next datagram will have no room.
     fn flush_tail(&mut self, now: Instant, index: usize, buf: &mut Vec<u8>) -> Option<Transmit> {
         self.paths[index].tail?;
         let mut datagram = Datagram::new(buf, self.paths[index].capacity());
@@ -279,8 +281,8 @@ impl Tunnel {
                 && let Some(report) = path.arrivals.take_report(now, path.id)
             {
                 datagram.push(&Frame::Report(report));
-                // A backup or a path that is down carries datagrams of the server if it does not know the state yet.
-                // A path that goes down has no challenge to tell it.
+                // The server sends on a backup or downed path until it learns the state. A challenge carries the state,
+                // but a path that goes down sends none, so reports carry it too.
                 if is_box && path.state != PathState::Active {
                     datagram.push(&path.use_frame());
                 }
@@ -295,7 +297,8 @@ impl Tunnel {
         (least / 8).clamp(MIN_STATEMENT_INTERVAL, MAX_STATEMENT_INTERVAL)
     }
 
-    /// States on paths that a flow does not use what they have carried of it.
+    /// Sends statements (`Latest`): on each path that a flow does not use now, the number below which no packet of the
+    /// flow will come there, unless it is sent again.
     fn send_statements(
         &mut self,
         now: Instant,
@@ -380,7 +383,8 @@ impl Tunnel {
         })
     }
 
-    /// Returns the time at which something may be sent that may not be sent now.
+    /// Returns the next time at which a datagram that is held back now (by pacing, by the interval of reports or
+    /// statements, or as a tail) may be sent.
     pub(crate) fn next_transmit(&self) -> Option<Instant> {
         let now = self.now();
         let statements = self

@@ -1,4 +1,4 @@
-//! The decision for each flow if its losses are hidden from it.
+//! Decides for each flow whether its losses are hidden from it (by re-requests) or shown.
 //!
 //! A lost packet can be sent once more while the receiver holds back what follows. A flow whose congestion control
 //! takes loss for congestion (CUBIC) gains by it many times on a lossy link; a flow that measures rate and delay (BBR)
@@ -9,14 +9,14 @@ use core::time::Duration;
 
 use braid_wire::Instant;
 
-/// Lost packets of a flow after which showing them is tried.
+/// Lost packets of a flow after which showing them is tried. A guess.
 const LOSSES: u32 = 4;
-/// The least time over which a rate is measured, and the round trips.
+/// The least time over which a rate is measured, and its least number of round trips. Guesses.
 const MIN_WINDOW: Duration = Duration::from_millis(100);
 const WINDOW_ROUNDS: u32 = 3;
-/// Bytes in a window below which a flow is not tried: it sends what it has, whatever is lost.
+/// Bytes in a window below which a flow is not tried: it sends what it has, whatever is lost. The value is a guess.
 const MIN_BYTES: u64 = 64 * 1024;
-/// The time after a trial that failed until the next one. Doubles with each one, up to the longest.
+/// The time after a trial that failed until the next one. Doubles with each one, up to the longest. Both are guesses.
 const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const MAX_PAUSE: Duration = Duration::from_secs(120);
 
@@ -69,7 +69,8 @@ impl Trial {
         let window = (round_trip * WINDOW_ROUNDS).max(MIN_WINDOW);
         let passed = now.saturating_since(self.started);
         if passed >= window {
-            // A pause of the flow is no window.
+            // A window in which the flow paused is not measured. While losses are shown, a window with few bytes is:
+            // the losses may have slowed the flow down.
             let is_large = self.bytes >= MIN_BYTES || self.mode != Mode::Hide;
             if passed < window * 2 && is_large {
                 let micros = passed.as_micros().max(1) as u64;
@@ -88,6 +89,7 @@ impl Trial {
                     self.mode = Mode::Show { reference: rate };
                 }
             }
+            // The rate of a flow varies, so only a loss of a quarter ends the trial. A guess.
             Mode::Show { reference } if rate < reference - reference / 4 => {
                 self.mode = Mode::Hide;
                 self.losses = 0;
@@ -95,7 +97,7 @@ impl Trial {
                 self.pause = (self.pause * 2).min(MAX_PAUSE);
             }
             Mode::Show { reference } => {
-                // Links change, so an old rate counts less and less.
+                // Links change, so an old rate counts less and less. The value is a guess.
                 let reference = rate.max(reference - reference / 32);
                 self.mode = Mode::Show { reference };
             }

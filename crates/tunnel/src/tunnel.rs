@@ -21,21 +21,26 @@ use crate::stats::{FlowStats, PathStats, Stats};
 use crate::steer::{self, PathView};
 use crate::{DatagramError, SendError, usage};
 
-/// The time after which a path that carries nothing is probed, while the session is in use.
+/// The time after which a path that carries nothing is probed, while the session is in use. A guess: a shorter time
+/// finds silent paths sooner, and costs more datagrams.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// The time after which a path is probed while the session is idle. Home routers forget a mapping of UDP after 30 s,
 /// although RFC 4787 demands 2 min.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(25);
-/// The longest time between challenges of a server that is idle.
+/// The longest time between challenges of a server that is idle. A guess.
 const MAX_RETRY: Duration = Duration::from_secs(60);
-/// The time for which a session counts as in use after an inner packet.
+/// The time for which a session counts as in use after an inner packet. A guess: all paths are probed often for as
+/// long.
 const IN_USE: Duration = Duration::from_secs(2);
-/// The time in which a path without round trip is expected to answer.
+/// The time in which a path without round trip is expected to answer. A guess.
 const UNKNOWN_ROUND_TRIP: Duration = Duration::from_millis(100);
-/// The time after which a path that delivers nothing is not waited for, beyond its round trip. Paths in use are
-/// probed more often.
+/// A path without an arrival for this time, plus its round trip and lateness, counts as dead: reordering no longer
+/// waits for it. The time is longer than [`PROBE_INTERVAL`], so that probes keep a path in use alive. The rest is a
+/// guess.
 const SILENCE: Duration = Duration::from_millis(250);
-/// The time before its silence is noticed for which a dying path may have swallowed packets.
+/// Packets that a path sent this long before its first unreported datagram are sent again too when it falls silent: the
+/// path may have lost them. When a path goes down, packets that it sent this long before are sent again. A guess: a
+/// longer time sends more packets twice.
 const DYING: Duration = Duration::from_millis(100);
 
 /// A datagram to send, appended to the buffer of [`Tunnel::poll_transmit`].
@@ -111,8 +116,8 @@ impl Tunnel {
         self.keys.install(epoch, secrets)
     }
 
-    /// Returns the number of the epoch to install next: 1 at first, then higher than all before. Datagrams show only the
-    /// lowest two bits, so a server passes over a number whose bits are those of the epoch that the box uses.
+    /// Returns the number of the epoch to install next: 1 at first, then higher than all before. Datagrams show only
+    /// the lowest two bits, so a server passes over a number whose bits are those of the epoch that the box uses.
     pub fn next_epoch(&self) -> u64 {
         self.keys.next_number()
     }
@@ -167,7 +172,8 @@ impl Tunnel {
         self.paths.iter().position(|p| p.id == path)
     }
 
-    /// Takes an inner packet. `urgency` counts if nothing of the packet's flow waits.
+    /// Takes an inner packet. `urgency` is ignored while other packets of the flow wait: all waiting packets of a flow
+    /// have one urgency.
     ///
     /// # Errors
     ///
@@ -187,6 +193,7 @@ impl Tunnel {
         self.used_at = Some(now);
         self.keys.on_use(now);
         self.now = now;
+        // Sent packets are kept long enough to be sent again if their path falls silent. The factor is a guess.
         let horizon = now - self.horizon() - DYING * 2;
         self.outgoing.expire(horizon, &mut self.pool);
         let sent = self.outgoing.push(now, urgency, packet, &mut self.pool);
@@ -411,7 +418,8 @@ impl Tunnel {
         let view = self.paths_view(self.now);
         let times = [self.keys.next_timeout(), self.incoming.next_timeout(&view)];
         let paths = self.paths.iter().map(|p| p.next_timeout(probe));
-        // What was due and could not be done waits for another call: a timer in the past would never rest.
+        // Timers that were due at the last `handle_timeout` are left out: their work could not be done, and a time in
+        // the past would make the caller spin.
         let not_done = |at: Option<Instant>| at.filter(|at| *at > self.handled_at);
         let next_transmit = self.next_transmit().filter(|at| *at > self.now);
         let times = times.into_iter().chain(paths).map(not_done);
@@ -425,7 +433,7 @@ impl Tunnel {
         self.keys.expire(now);
         let probe = self.probe_interval(now);
         let is_used = self.is_used(now);
-        // What a path that falls silent held is still needed.
+        // Sent packets are kept long enough to be sent again if their path falls silent, as in `send`.
         let horizon = now - self.horizon() - DYING * 2;
         for index in 0..self.paths.len() {
             if is_used {
@@ -433,6 +441,7 @@ impl Tunnel {
             }
             if self.paths[index].handle_timeout(now, probe, &mut self.rng) {
                 let since = self.paths[index].estimate.unreported_since();
+                // Bounds the packets that are sent again if this call comes late. The factor is a guess.
                 let longest = self.paths[index].report_timeout().max(DYING * 4);
                 let since = since.map_or(now, |at| at.max(now - longest)) - DYING;
                 self.outgoing.on_silent_path(index, since);
@@ -471,7 +480,7 @@ impl Tunnel {
                 continue;
             }
             *alive = Some(lateness);
-            // What is sent again waits for its turn, and may be cut in two.
+            // Half a round trip more, because a resent packet waits in the peer's queue and may be cut in two.
             view.round_trip = view.round_trip.min(round_trip * 3 / 2 + lateness);
             view.bound = view.bound.max(round_trip + lateness);
         }
@@ -536,7 +545,7 @@ impl Tunnel {
         self.role == Role::Box
     }
 
-    /// Returns the time of the last call that told one.
+    /// Returns the time of the latest inner packet, authentic datagram, `poll_transmit` or `handle_timeout`.
     pub(crate) fn now(&self) -> Instant {
         self.now
     }

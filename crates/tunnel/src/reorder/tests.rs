@@ -2,7 +2,7 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A flow on paths that come late by so many milliseconds, with what happens to it.
+/// A flow over paths that deliver late by the given milliseconds, with the packets lost and given up.
 struct Script {
     flow: ReceiveFlow,
     view: PathsView,
@@ -182,7 +182,7 @@ fn the_bound_ends_waiting_without_proof() {
     script.pass(200);
     assert_eq!(script.out(), [2]);
     assert_eq!(script.missing, 1);
-    // The packet still counts if it comes, once.
+    // A packet that was given up is still delivered once if it arrives.
     assert!(matches!(script.take(1, 1, false, false), Outcome::Late(_)));
     assert!(matches!(
         script.take(1, 1, false, false),
@@ -206,7 +206,7 @@ fn a_flow_has_few_slots() {
     }
     script.on(0, [0]);
     assert_eq!(script.out(), [0]);
-    // The statements say more to be missing than is kept, and come before anything else does.
+    // The statements name more missing packets than are kept, and arrive before any packet.
     assert!(script.flow.slots() <= MAX_STATED as usize);
     assert!(script.lost.iter().map(|l| u64::from(l.1)).sum::<u64>() <= MAX_STATED);
     script.flow.give_up(&mut script.missing);

@@ -69,7 +69,7 @@ pub(crate) fn rule(mode: Mode, redundant_rate: u64) -> Box<dyn Steer> {
     }
 }
 
-/// Returns the path with the smallest delay: the first one with none known if no path's delay is known.
+/// Returns the path with the smallest delay, or the first usable path if no delay is known.
 pub(crate) fn best(paths: &[Option<PathView>; MAX_PATHS]) -> Option<usize> {
     let usable = || {
         paths

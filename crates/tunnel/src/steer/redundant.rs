@@ -6,7 +6,7 @@ use super::aggregate::Aggregate;
 use super::{Decision, Steer, View};
 use crate::config::Mode;
 
-/// The least urgent level of which copies are sent.
+/// The least urgent level of which copies are sent: above the default, which is 3 (RFC 9218).
 const COPIED: u8 = 2;
 
 /// Packets of urgent flows with a low rate are sent on the two paths with the smallest delays. Other flows are
