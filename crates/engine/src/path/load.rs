@@ -8,21 +8,21 @@ use hashbrown::HashMap;
 
 use crate::PathId;
 
-/// The load of a path to a peer, or the part of one subflow.
+/// The load of a path to a peer, or the part of one sender: a subflow, or other traffic of the caller.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     /// The bytes in flight.
     pub in_flight: u64,
-    /// The sum of the delivery rates of the subflows with data in flight, bytes/s.
+    /// The sum of the delivery rates of the senders with data in flight, bytes/s.
     pub delivery_rate: u64,
-    /// The number of subflows with data in flight, and of those that open a connection.
+    /// The number of subflows that have data in flight or open a connection, and of other senders with data in flight.
     pub subflows: u32,
     /// The number of subflows that open a connection: their SYN is not answered yet.
     pub openings: u32,
 }
 
 impl Load {
-    /// Returns this load without the `part` of one subflow.
+    /// Returns this load without the `part` of one sender.
     pub fn without(self, part: Load) -> Load {
         Load {
             in_flight: self.in_flight - part.in_flight,
@@ -42,7 +42,8 @@ impl Load {
     }
 }
 
-/// The loads by the peer's address and the local path. There are at most as many as subflows that load a path.
+/// The loads by the peer's address and the local path. There are at most as many as senders: subflows that load a path,
+/// and other senders with data in flight.
 #[derive(Debug)]
 pub(crate) struct Loads {
     by_link: HashMap<(IpAddr, PathId), Load, SeedableRandomState>,
@@ -59,7 +60,7 @@ impl Loads {
         }
     }
 
-    /// Replaces a subflow's part `old` of the load of `link` by `new`.
+    /// Replaces a sender's part `old` of the load of `link` by `new`.
     pub fn replace(&mut self, link: (IpAddr, PathId), old: Load, new: Load) {
         let load = self.by_link.entry(link).or_default();
         *load = load.without(old).with(new);
@@ -69,10 +70,10 @@ impl Loads {
         self.subflows = self.subflows - old.subflows + new.subflows;
     }
 
-    /// Returns the load of `link` without the part of one subflow.
+    /// Returns the load of `link` without the part of one sender.
     pub fn of_others(&self, link: (IpAddr, PathId), part: Load) -> Load {
-        // Usually no two subflows share a link, and no search is needed. A subflow without data in flight has no part in
-        // the table, so the link may still have that of another one.
+        // Usually no two senders share a link, and no search is needed. A sender without a part in the table may be on
+        // the link of another one, whose part is then searched for.
         if part.subflows > 0 && self.subflows as usize == self.by_link.len() {
             return Load::default();
         }

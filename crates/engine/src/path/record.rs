@@ -28,8 +28,9 @@ pub struct PathRecord {
     /// The rate of the bottleneck in bytes/s: the recent peak rate of acknowledgements; 0 if there were too few
     /// acknowledgements.
     pub delivery_rate: u64,
-    /// True if the bottleneck may be faster than `delivery_rate`: the subflow measured no peak itself, or the sender
-    /// limited the rate, because the subflow had not left its first slow start and there was no queue.
+    /// True if the bottleneck may be faster than `delivery_rate`: the sender measured no peak itself; or it limited the
+    /// rate, because a subflow had not left its first slow start and there was no queue; or other traffic used a part
+    /// of the path, which only records by [`ForeignTraffic`](crate::ForeignTraffic) tell.
     pub is_lower_bound: bool,
     /// The recent peak rate in bytes/s at which data arrived from the peer: the rate of the bottleneck of that
     /// direction; 0 if too little arrived.

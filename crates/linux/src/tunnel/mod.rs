@@ -1,5 +1,5 @@
-//! The packet path of the tunnel: UDP sockets, two for each link of a box (IPv4 and IPv6) or one for each listening address
-//! of a server, and the packet device, which exchanges IP packets with the kernel.
+//! The packet path of the tunnel: UDP sockets, two for each link of a box (IPv4 and IPv6) or one for each listening
+//! address of a server, and the packet device, which exchanges IP packets with the kernel.
 //!
 //! An error on a socket is a state of its link and ends nothing: the datagrams are lost, as they may be on any link,
 //! and the core notices that its peer does not answer.
@@ -25,10 +25,11 @@ use crate::tun::PacketTun;
 use batch::Batch;
 use socket::{DatagramSocket, Local};
 
-/// The bits of every token of this module in the driver's epoll instance. A host's tokens have none of them but
-/// [`FOREIGN_TOKEN`].
+/// Bits that are set in every token of this module in the driver's epoll instance. The tokens of a `Host` share only
+/// [`FOREIGN_TOKEN`]: their own bit is bit 32.
 pub(crate) const TUNNEL_TOKENS: u64 = FOREIGN_TOKEN | 1 << 33;
-/// The token of the packet device. The token of a socket has twice the number of its path, plus 1 for IPv6.
+/// The token of the packet device: bit 16 is above the tokens of sockets. The token of a socket has twice the number of
+/// its path, plus 1 for IPv6.
 const DEVICE_TOKEN: u64 = TUNNEL_TOKENS | 1 << 16;
 // The batches bound the work of a turn of the loop, as those of the driver do. The sizes are guesses.
 /// Number of packets after which no more are read from the device, or written to it, in a turn. What was read last may
@@ -40,13 +41,13 @@ const RUN_BATCH: usize = 32;
 const TRANSMIT_BATCHES: usize = 8;
 /// Number of datagrams for which the time is read once, since sealing them takes a while.
 const DATAGRAMS_PER_CLOCK: usize = 16;
-/// Number of bytes of datagrams after which no more are read from a socket in a turn, so that the other sockets wait for
-/// milliseconds at most.
+/// Number of bytes of datagrams after which no more are read from a socket in a turn, so that the other sockets wait
+/// for milliseconds at most.
 const RECEIVE_BATCH_BYTES: usize = 256 << 10;
-/// If this many reads of the device or of a socket find something before there is no more, the loop lets further packets
-/// gather, as for the engine's device, since each system call costs more than a packet. What comes in super-segments has
-/// gathered already. At 700 Mbit/s as many packets of 1,400 bytes arrive while it waits; at lower rates fewer do, so it
-/// does not wait twice in a row. The value is a choice.
+/// If this many reads of the device or of a socket find something before there is no more, the loop lets further
+/// packets gather, as for the engine's device, since each system call costs more than a packet. What comes in
+/// super-segments has gathered already. At 700 Mbit/s as many packets of 1,400 bytes arrive while it waits; at lower
+/// rates fewer do, so it does not wait twice in a row. The value is a choice.
 const GATHER_AFTER_READS: usize = 12;
 /// Pause before the loop watches a removed packet device again, as for the engine's device.
 const REMOVED_DEVICE_PAUSE: Duration = Duration::from_millis(50);
@@ -76,7 +77,8 @@ pub struct Counters {
     pub tx_packets_refused: u64,
 }
 
-/// The UDP sockets and the packet device of the tunnel. Without both, it does nothing.
+/// The UDP sockets and the packet device of the tunnel. It does nothing until it has a path or the
+/// device.
 #[derive(Debug)]
 pub struct TunnelIo {
     epoll: OwnedFd,
@@ -86,7 +88,7 @@ pub struct TunnelIo {
     /// Set after another program removed the device: the time at which the loop watches it again.
     unwatched_until: Option<Instant>,
     batch: Batch,
-    /// True if the last reads found at least [`GATHER_AFTER_BYTES`], and then no more.
+    /// True if the last reads found packets at least [`GATHER_AFTER_READS`] times, and then no more.
     should_gather: bool,
     received: Box<[u8]>,
     counters: Counters,
@@ -112,6 +114,7 @@ impl TunnelIo {
             unwatched_until: None,
             batch: Batch::new(),
             should_gather: false,
+            // The kernel joins datagrams to a run of at most an IP packet (`UDP_GRO`).
             received: vec![0; 1 << 16].into(),
             counters: Counters::default(),
             log: RateLimit::default(),
@@ -223,7 +226,7 @@ impl TunnelIo {
     }
 
     /// Handles input at the descriptor of a token of this module. `clock` returns the time. It is read for each run of
-    /// datagrams, since opening them takes a while, and the core measures round trips.
+    /// datagrams, since decrypting them takes a while, and the core measures round trips.
     pub(crate) fn on_ready<C: Core + ?Sized>(
         &mut self,
         token: u64,
@@ -233,6 +236,7 @@ impl TunnelIo {
         if token == DEVICE_TOKEN {
             self.take_packets(clock(), core);
         } else {
+            // Path numbers have 8 bits.
             let path = PathId((token >> 1 & 0xff) as u8);
             self.take_datagrams((path, token & 1 != 0), clock, core);
         }

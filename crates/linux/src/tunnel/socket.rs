@@ -16,7 +16,8 @@ use crate::sockets::without_scope;
 use crate::sys;
 
 /// Size of the kernel's buffers of a socket in bytes, in each direction. The loop may be busy elsewhere for 10 ms, in
-/// which 1.25 MB arrive at 1 Gbit/s, and the kernel counts its own records of up to the same size again.
+/// which 1.25 MB arrive at 1 Gbit/s; the kernel also charges its own records of each packet, up to the size of the
+/// data.
 const SOCKET_BUFFER: usize = 4 << 20;
 /// Room for one control message with a value of up to 8 bytes.
 const CONTROL_LEN: usize = CONTROL_HEADER_LEN + 8;
@@ -25,7 +26,8 @@ const CONTROL_HEADER_LEN: usize = size_of::<libc::cmsghdr>();
 /// The local end of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Local {
-    /// The address; unspecified for the address of the link that a packet leaves by. This host may get it later.
+    /// The address, or the unspecified address: the kernel then takes the address of the link. This host may not have
+    /// the address yet.
     pub addr: SocketAddr,
     /// The packet mark, by which a routing rule finds the routes of the link.
     pub mark: u32,

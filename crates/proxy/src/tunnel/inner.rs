@@ -14,8 +14,8 @@ const DNS_URGENCY: Urgency = Urgency::new(1).expect("a level");
 /// The number of the fragment header of IPv6 (RFC 8200 section 4.5).
 const FRAGMENT: u8 = 44;
 /// The extension headers of IPv6 that may precede a transport header (RFC 7045 section 4): hop-by-hop options, routing,
-/// fragment, destination options, mobility, HIP, Shim6. A routing header names another destination; of the others
-/// applications send none.
+/// fragment, destination options, mobility, HIP, Shim6. A routing header names another destination. Applications send
+/// none of the others but fragment headers.
 const EXTENSIONS: [u8; 7] = [0, 43, FRAGMENT, 60, 135, 139, 140];
 /// The options of IPv4 that name other destinations: loose and strict source routes (RFC 791 section 3.1).
 const SOURCE_ROUTES: [u8; 2] = [131, 137];
@@ -32,8 +32,9 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Reads the headers of a packet. Returns `None` for a packet that is malformed, has a source route, or has further
-    /// headers of IPv6 than one for fragments: both lead to other destinations than the one in its header.
+    /// Reads the headers of a packet. Returns `None` if the packet is malformed, or may be bound for another
+    /// destination than its header names: it has a source route, or an extension header of IPv6 other than one fragment
+    /// header.
     pub(crate) fn parse(packet: &[u8]) -> Option<Self> {
         let view = ip::Packet::new(packet).ok()?;
         let first = view.next_header();

@@ -22,15 +22,15 @@ use crate::config::Rule;
 use crate::protocol::socks::Destination;
 use crate::protocol::tunnel::{BoxId, Grant, Request};
 
-/// The age of an epoch at which a session in use gets the next one. The keys of an epoch then open no more than 5 min of
-/// recorded traffic, with time for attempts that fail.
+/// The age of an epoch at which a session in use gets the next one. The keys of an epoch then open no more than 5 min
+/// of recorded traffic, with time for attempts that fail.
 const EPOCH_AGE: Duration = Duration::from_secs(240);
-/// The time after which a session ends whose keys are due for replacement, and are not replaced. Attempts go on for as
-/// long, so 10 min after the last epoch at the latest no traffic uses its keys.
+/// A session ends if its keys are overdue for this long. The box retries until then, so no keys carry traffic for more
+/// than 10 min.
 const OVERDUE_LIMIT: Duration = Duration::from_secs(360);
 /// The time for which all paths are silent before the box asks for another epoch: a server that has restarted does not
-/// know the session, and answers nothing. A guess: longer than the outage of one link at a time, as a tunnel notices a
-/// silent path within a few round trips.
+/// know the session, and answers nothing. A guess: longer than a tunnel takes to notice that one link has failed, which
+/// is a few round trips.
 const ASK_AFTER: Duration = Duration::from_secs(1);
 /// The time for which all paths are silent before packets are forwarded without the tunnel. Every flow then gets
 /// another address, so a short outage is waited out. A guess.
@@ -86,8 +86,8 @@ pub(crate) enum Attempt {
 pub(crate) struct SessionServer {
     /// Index of the server.
     pub(crate) server: usize,
-    /// True while the session carries packets, or may do so again before they are forwarded. No other server may
-    /// replace it then.
+    /// True while the session carries packets, or its outage is too short for packets to be forwarded instead. No other
+    /// server may replace it then.
     pub(crate) works: bool,
 }
 
@@ -252,13 +252,13 @@ impl BoxTunnel {
         let request = Request {
             boxed: self.boxed,
             session: session.map(|session| session.tunnel.session()),
-            // The uplink, which knows the links, says less.
+            // The uplink lowers this to the smallest MTU of its links.
             path_mtu: ETHERNET_MTU,
             suites: suites(),
         };
         let of_session = session.map(|session| SessionServer {
             server: session.server,
-            // Until packets are forwarded, the outage of the session may end.
+            // The outage may end before packets are forwarded without the tunnel.
             works: (session.silent_since).is_none_or(|since| now < since + DOWN_AFTER),
         });
         Some((request, of_session))
@@ -453,8 +453,8 @@ impl BoxTunnel {
         }
     }
 
-    /// Applies new indices of servers: `moved` maps old indices to new ones. The session of a removed server ends, and
-    /// of every server if the box has another key.
+    /// Applies new indices of servers: `moved` maps old indices to new ones. The session ends if its server was removed
+    /// or, whatever its server, if the box has another key: `moved` is empty then.
     pub(crate) fn move_server(&mut self, now: Instant, moved: &[Option<usize>]) {
         let Some(session) = &mut self.session else {
             return;
@@ -621,7 +621,7 @@ impl BoxTunnel {
         Some(session.overdue_since? + OVERDUE_LIMIT)
     }
 
-    /// Returns the time at which silence has a consequence that it does not have yet.
+    /// Returns the next time at which a silence that goes on makes the box ask for keys or report the tunnel down.
     fn judge_silence_at(&self) -> Option<Instant> {
         let since = self.session.as_ref()?.silent_since?;
         let ask_at = self.may_plan().then_some(since + ASK_AFTER);
@@ -638,7 +638,7 @@ impl BoxTunnel {
         if session.tunnel.next_timeout().is_some_and(|at| at <= now) {
             session.tunnel.handle_timeout(now);
         }
-        // Without any link there is nothing to be silent.
+        // A box without any link is not silent: it has no path on which an answer could come.
         if session.is_heard {
             // A path that is down is not usable.
             let is_silent = session.has_link() && !session.has_usable_path();
@@ -653,7 +653,7 @@ impl BoxTunnel {
             }
         }
         if self.keys_end().is_some_and(|at| at <= now) {
-            // Without its id in the next request, the session has another one and keys of its own.
+            // The next request names no session, so the server opens another one with keys of its own.
             self.end_session(TunnelDown::KeysExpired);
             self.ask_at = Some(now);
             self.pause = MIN_PAUSE;

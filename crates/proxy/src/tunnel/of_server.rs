@@ -31,17 +31,17 @@ const MAX_OF_USER: usize = 8;
 const MAX_SESSIONS: usize = 4_096;
 /// The part of the server's memory for the buffers of all sessions: a quarter. A guess.
 const MEMORY_SHARE: usize = 4;
-/// The part of the server's memory for the buffers of a user's sessions: a 16th, each with an equal part of it. A guess:
-/// 8 MiB for a session where the server has 1 GiB.
+/// The part of the server's memory for the buffers of a user's sessions: a 16th, each with an equal part of it. A
+/// guess: 8 MiB for a session where the server has 1 GiB.
 const USER_SHARE: usize = 16;
-/// The part of what is left for all sessions that a new one gets at most, so that many get less rather than none. The
-/// value gives the first one its whole part of its user's.
+/// Divisor of the memory that is left: a new session gets at most this part, so that many sessions get less rather than
+/// none. With this value the first session gets the full part of a user's session.
 const LEFT_SHARE: usize = MAX_OF_USER * USER_SHARE / MEMORY_SHARE;
 /// Least bytes of the buffers of a session. A guess: enough for a super-segment of 64 kB in each direction.
 const MIN_BUDGET: usize = 160 << 10;
-/// A session that was heard so recently is in use: a box in use sends far more often.
+/// The time after a datagram for which a session counts as in use: a box in use sends far more often.
 const HEARD_LATELY: Duration = Duration::from_secs(10);
-/// A session that lived less is short: a box restarts less often.
+/// The age below which a replaced session counts as short-lived: a box restarts less often.
 const SHORT_LIFE: Duration = Duration::from_secs(60);
 /// The time without a datagram after which a session ends. An idle box sends one every 25 s on each path, so a longer
 /// outage of all its links is bridged. A box that comes back later gets a new session with its old addresses.
@@ -52,11 +52,12 @@ const TURN_BATCH: usize = 44;
 /// Maximum number of timers that one call handles. A guess, as for connections.
 const TIMER_BATCH: usize = 32;
 
-/// The sockets on which a box's datagrams came: by path and address of the box, the latest first. A datagram goes back on
-/// the socket that its remote end has sent to, because a NAT lets no other one through.
+/// The sockets on which a box's datagrams came: by path and address of the box, the latest first. A datagram goes back
+/// on the socket that its remote end has sent to, because a NAT lets no other one through.
 #[derive(Debug, Default)]
 struct Sockets {
-    /// Path of the box, its address, and the socket. Two addresses for each path: one that is being proved, one that is.
+    /// Path of the box, its address, and the socket. Two addresses for each path: one that is being proved, one that
+    /// is.
     seen: ArrayVec<(PathId, SocketAddr, PathId), { MAX_PATHS * 2 }>,
 }
 
@@ -285,6 +286,7 @@ impl Sessions {
         let budget = self.allot(owner, old)?;
         let mut rng = Rng::from_seed(seed);
         let mut id = SessionId([0; 8]);
+        // The id starts as 0, so that the loop draws at least once.
         while self.by_id.contains_key(&id) || id == SessionId([0; 8]) {
             rng.fill(&mut id.0);
         }
@@ -423,7 +425,7 @@ impl Sessions {
                 session.heard_at = now;
                 self.touch(id);
             }
-            // What anybody can send costs neither a turn nor a timer.
+            // Anybody can send such a datagram, so it costs no turn and sets no timer.
             Err(_) => self.drops.invalid += 1,
         }
     }

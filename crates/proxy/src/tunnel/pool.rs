@@ -7,7 +7,8 @@ use braid_secure::keys::PublicKey;
 use crate::config::TunnelPools;
 use crate::protocol::tunnel::{BoxId, hash};
 
-/// Maximum number of boxes whose place is kept while they have no session. A guess: far more than the boxes of a server.
+/// Maximum number of boxes whose place is kept while they have no session. A guess: far more than the boxes of a
+/// server.
 const MAX_KEPT: usize = 8_192;
 
 /// The owner of a place: a box of a user.
@@ -19,8 +20,9 @@ pub(super) struct Owner {
     pub boxed: BoxId,
 }
 
-/// The places of a pool, each with an IPv4 and an IPv6 address. A box gets the same place each time: a hash of the owner
-/// says which, also after a restart of the server, and the next free one where another box has that place already.
+/// The places of a pool, each with an IPv4 and an IPv6 address. A box gets the same place each time: a hash of the
+/// owner says which, also after a restart of the server, and the next free one where another box has that place
+/// already.
 #[derive(Debug)]
 pub(super) struct Places {
     count: u32,

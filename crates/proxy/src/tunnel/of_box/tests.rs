@@ -119,7 +119,8 @@ fn as_many_links_as_a_box_may_have_are_paths() {
     let links: Vec<_> = (0..max + 1).map(link).collect();
     end.set_links(NOW, &links);
     assert_eq!(sent_on(&mut end), (0..max).collect::<Vec<_>>());
-    // The link without a path is not known, so it gets the place of another once there is one.
+    // The session has no path for the last link, so the link is left out of `links` and is tried again at the next
+    // change.
     assert_eq!(end.session.as_ref().unwrap().links, links[..16]);
 }
 
