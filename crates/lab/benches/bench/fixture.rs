@@ -104,3 +104,14 @@ fn build(description: &str, render: RenderConfig) -> Result<Fixture, Failure> {
     };
     Ok(Fixture::up(fixture::spec(description)?, options, || false)?)
 }
+
+/// Returns the processes of box and server.
+pub fn pids(fixture: &mut Fixture) -> Result<Vec<u32>, Failure> {
+    let hosts = ["box", "server"].into_iter();
+    hosts
+        .map(|host| {
+            let ended = || Failure::Run(format!("the {host} ended"));
+            fixture.testbed.pid(host).ok_or_else(ended)
+        })
+        .collect()
+}

@@ -216,13 +216,7 @@ impl Variant {
         if let Ends::WireGuard(ends) = &self.ends {
             return Ok(ends.pids());
         }
-        let hosts = ["box", "server"].into_iter();
-        hosts
-            .map(|host| {
-                let ended = || Failure::Run(format!("the {host} ended"));
-                self.fixture.testbed.pid(host).ok_or_else(ended)
-            })
-            .collect()
+        fixture::pids(&mut self.fixture)
     }
 }
 

@@ -423,13 +423,7 @@ impl Variant {
         if !self.children.is_empty() {
             return Ok(self.children.iter().map(Child::id).collect());
         }
-        let hosts = ["box", "server"].into_iter();
-        hosts
-            .map(|host| {
-                let ended = || Failure::Run(format!("the {host} ended"));
-                self.fixture.testbed.pid(host).ok_or_else(ended)
-            })
-            .collect()
+        fixture::pids(&mut self.fixture)
     }
 
     /// Returns the bytes that the box has received and sent on each link.

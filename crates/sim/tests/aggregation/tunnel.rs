@@ -221,6 +221,23 @@ fn box_config(extra: &str) -> BoxConfig {
     BoxConfig::with_key("box.toml", &text, key(1)).unwrap()
 }
 
+/// Returns a box with a tunnel, two links, and so many hosts in its LAN.
+pub fn box_settings(config: BoxConfig, hosts: usize) -> BoxNodeConfig {
+    let addresses = |n| LinkAddresses {
+        v4: Some(link_addr(n)),
+        v6: None,
+        mtu: 1500,
+    };
+    BoxNodeConfig {
+        config,
+        links: (0..2).map(addresses).collect(),
+        lan: (0..hosts).map(|n| IpAddr::V4(user_addr(n))).collect(),
+        gateway: PathConfig::v4(GATEWAY),
+        downstream: DownstreamConfig::default(),
+        tunnel: true,
+    }
+}
+
 /// Returns a fast link. Its queue takes a burst of hundreds of packets.
 pub fn gigabit() -> PathSettings {
     link(1_000, 2)
@@ -229,19 +246,7 @@ pub fn gigabit() -> PathSettings {
 impl Net {
     fn new(boxed: BoxConfig, server_config: ServerConfig) -> Net {
         let mut world = World::new(1);
-        let addresses = |n| LinkAddresses {
-            v4: Some(link_addr(n)),
-            v6: None,
-            mtu: 1500,
-        };
-        let settings = BoxNodeConfig {
-            config: boxed,
-            links: (0..2).map(addresses).collect(),
-            lan: vec![IpAddr::V4(user_addr(0))],
-            gateway: PathConfig::v4(GATEWAY),
-            downstream: DownstreamConfig::default(),
-            tunnel: true,
-        };
+        let settings = box_settings(boxed, 1);
         let boxed = world.add(|rng| BoxNode::new(settings, rng));
         let to = |addr: Ipv4Addr, iface| (IpAddr::V4(addr), iface);
         let settings = ServerNodeConfig {

@@ -7,9 +7,9 @@ use braid_engine::{ConnectOptions, PathConfig, Protocol};
 use braid_links::{Loss, QueueLimit};
 use braid_proxy::control::{Answer, Request};
 use braid_proxy::tunnel_status::{TunnelFlowStatus, TunnelStatus};
-use braid_proxy::{BoxConfig, LinkAddresses, ServerConfig};
-use braid_sim::aggregation::{GATEWAY, Load, content_addr, link_addr, server_addr, user_addr};
-use braid_sim::gateway::{BoxNode, BoxNodeConfig, DownstreamConfig, ServerNode, ServerNodeConfig};
+use braid_proxy::{BoxConfig, ServerConfig};
+use braid_sim::aggregation::{Load, content_addr, link_addr, server_addr, user_addr};
+use braid_sim::gateway::{BoxNode, DownstreamConfig, ServerNode, ServerNodeConfig};
 use braid_sim::host::{Host, HostConfig, options};
 use braid_sim::traffic::Stream;
 use braid_sim::transfer::PathSettings;
@@ -18,7 +18,7 @@ use braid_sim::{Node, NodeId, Packet, Turn, World};
 use braid_wire::Instant;
 
 use crate::support::{link, millis, secs};
-use crate::tunnel::{Echo, gigabit, key, links};
+use crate::tunnel::{Echo, box_settings, gigabit, key, links};
 
 /// The time between packets of a call.
 const CALL_GAP: Duration = Duration::from_millis(20);
@@ -157,19 +157,7 @@ impl Net {
     fn with_second_link(access: Vec<PathSettings>, second: &str) -> Net {
         let mut world = World::new(1);
         let (box_config, server_config) = configs(second);
-        let addresses = |n| LinkAddresses {
-            v4: Some(link_addr(n)),
-            v6: None,
-            mtu: 1500,
-        };
-        let settings = BoxNodeConfig {
-            config: box_config,
-            links: (0..2).map(addresses).collect(),
-            lan: (0..3).map(|n| IpAddr::V4(user_addr(n))).collect(),
-            gateway: PathConfig::v4(GATEWAY),
-            downstream: DownstreamConfig::default(),
-            tunnel: true,
-        };
+        let settings = box_settings(box_config, 3);
         let boxed = world.add(|rng| BoxNode::new(settings, rng));
         let links = (0..2).map(|n| (IpAddr::V4(link_addr(n)), n as u32));
         let contents = (0..3).map(|n| (IpAddr::V4(content_addr(n)), 2 + n as u32));

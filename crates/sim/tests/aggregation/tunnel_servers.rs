@@ -3,19 +3,18 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use braid_engine::PathConfig;
 use braid_proxy::control::{Answer, Request};
 use braid_proxy::status::Status;
 use braid_proxy::tunnel_status::TunnelStatus;
-use braid_proxy::{BoxConfig, LinkAddresses, ServerConfig};
-use braid_sim::aggregation::{GATEWAY, content_addr, link_addr, server_addr, user_addr};
-use braid_sim::gateway::{BoxNode, BoxNodeConfig, DownstreamConfig, ServerNode, ServerNodeConfig};
+use braid_proxy::{BoxConfig, ServerConfig};
+use braid_sim::aggregation::{content_addr, link_addr, server_addr};
+use braid_sim::gateway::{BoxNode, DownstreamConfig, ServerNode, ServerNodeConfig};
 use braid_sim::router::Router;
 use braid_sim::{NodeId, World};
 use ipnet::IpNet;
 
 use crate::support::secs;
-use crate::tunnel::{Caller, Drops, Echo, Filter, GAP, gigabit, key, links};
+use crate::tunnel::{Caller, Drops, Echo, Filter, GAP, box_settings, gigabit, key, links};
 
 /// A box with a caller in its LAN, two links, two servers and an echo server behind both.
 struct Net {
@@ -77,19 +76,7 @@ fn server_config(n: usize, offer: Offer) -> ServerNodeConfig {
 impl Net {
     fn new(offers: [Offer; 2]) -> Net {
         let mut world = World::new(1);
-        let addresses = |n| LinkAddresses {
-            v4: Some(link_addr(n)),
-            v6: None,
-            mtu: 1500,
-        };
-        let settings = BoxNodeConfig {
-            config: box_config(),
-            links: (0..2).map(addresses).collect(),
-            lan: vec![IpAddr::V4(user_addr(0))],
-            gateway: PathConfig::v4(GATEWAY),
-            downstream: DownstreamConfig::default(),
-            tunnel: true,
-        };
+        let settings = box_settings(box_config(), 1);
         let boxed = world.add(|rng| BoxNode::new(settings, rng));
         let host = |addr| IpNet::from(IpAddr::V4(addr));
         let servers = |mut router: Router| {
