@@ -75,7 +75,7 @@ impl Tunnel {
                     round_trip: rtt.smoothed,
                     variation: rtt.variation,
                     least_round_trip: rtt.least(),
-                    // At the start, the rate is that of what there was to send.
+                    // At the start, the rate shows how much there was to send.
                     rate: rate.filter(|_| is_recent).unwrap_or(0),
                     is_lower_bound: path.others.were_seen(now),
                 }),

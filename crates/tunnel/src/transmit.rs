@@ -19,8 +19,8 @@ use crate::tunnel::{Transmit, Tunnel};
 
 /// Maximum length in bytes of the frames of fixed length: re-request, statement (`Latest`), challenge.
 const SMALL_FRAME: usize = 9;
-/// Least room for which the queue is asked for a packet: that of an IPv4 packet with the header of UDP or ICMP. Smaller
-/// ones, of which there are hardly any, wait for the next datagram.
+/// Least room in bytes for which the queue is asked for a packet: an IPv4 packet with the header of UDP or ICMP has this
+/// length. Hardly any packet is smaller; a smaller one waits for the next datagram.
 const MIN_ROOM: usize = 28 + PACKET_OVERHEAD;
 /// Least bytes of a packet that are worth a head. A guess.
 const MIN_HEAD: usize = 64;

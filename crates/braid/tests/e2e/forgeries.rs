@@ -157,7 +157,7 @@ impl Sender {
     }
 }
 
-/// An attacker who has seen datagrams on their way.
+/// An attacker that knows datagrams from their way.
 struct Forger<'a> {
     /// Datagrams to the victim, and those that it has sent.
     seen: &'a [Vec<Datagram>; 2],

@@ -41,7 +41,7 @@ struct Shown {
 struct Peer {
     tunn: Tunn,
     socket: UdpSocket,
-    /// The other end's address, which is that of its last good message.
+    /// The address from which the other end sent its last good message.
     remote: Option<SocketAddr>,
     /// All addresses of the other end.
     remotes: BTreeSet<SocketAddr>,

@@ -45,7 +45,7 @@ fn counts(packets: &[Vec<u8>]) -> Vec<usize> {
     counts_in_order(packets, &order)
 }
 
-/// Makes the IPv4 header's checksum right, and by `refill` that of the transport too.
+/// Makes the checksum of the IPv4 header right, and with `refill` the checksum of the transport too.
 fn mend(packet: &mut [u8], refill: bool) {
     ip::Packet::new(&mut packet[..]).unwrap().fill_checksum();
     let layout = layout_of(packet, ALL).filter(|_| refill);

@@ -39,7 +39,7 @@ fn a_single_packet_passes_as_it_is() {
 fn a_partial_checksum_is_completed() {
     for example in [UDP4, TCP4, UDP6, TCP6] {
         let (vnet, whole) = example.whole();
-        // One packet, whose payload is no longer than that of each packet of the super-segment may be.
+        // A payload of at most `gso_size` bytes is one packet.
         let complete = packets(
             &VnetHdr {
                 gso_size: 10,
