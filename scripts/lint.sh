@@ -11,7 +11,14 @@ packages() {
     local dirty=(--allow-dirty)
     # CI judges what is committed.
     [ -z "${CI-}" ] || dirty=()
-    "$CARGO" package --quiet --locked "${dirty[@]}" "${PUBLISHED[@]/#/--package=}"
+    # Each is built with the archives before it. Cargo unpacks and builds an archive once for each version, so one
+    # whose version stayed would still be as it was in the last run.
+    local built=target/packages crate
+    rm -rf $built
+    for crate in "${PUBLISHED[@]}"; do
+        rm -rf "${CARGO_HOME:-$HOME/.cargo}/registry/src"/-*/"$crate"-[0-9]*
+    done
+    "$CARGO" package --quiet --locked --target-dir $built "${dirty[@]}" "${PUBLISHED[@]/#/--package=}"
 }
 
 # Builds with the oldest compiler that Cargo.toml promises.
