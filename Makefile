@@ -52,7 +52,7 @@ aggregation: ## a hundred pairs of paths in the simulator: what they bring toget
 	@cat crates/sim/tests/scenarios/pairs.txt
 
 settings: ## count the settings of box and server, against their bounds
-	$(CARGO) test --quiet --workspace --test settings -- --nocapture
+	$(CARGO) test --quiet --workspace --test commands settings:: -- --nocapture
 
 conformance: ## write docs/conformance.md from docs/conformance.toml and the sources
 	BRAID_WRITE=1 $(CARGO) test --quiet --workspace --test tidy conformance

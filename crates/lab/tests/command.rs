@@ -1,14 +1,11 @@
 //! `braid-lab` as a user runs it. None of these tests needs privileges.
 
-#[path = "common/outcomes.rs"]
-mod outcomes;
-
 use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::tempdir;
 
-use outcomes::assert_outcomes;
+use crate::outcomes::assert_outcomes;
 
 const PATHS: &str = "5mbit,40ms,0%;5mbit,100ms,2%";
 

@@ -1,17 +1,15 @@
 //! Links, servers and settings that come and go while a box runs.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{self, CONTENT, Setup, World, box_key, link_address, server_key};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{PathId, Urgency};
 use braid_proxy::app::DownstreamId;
 use braid_proxy::config::{BoxConfig, Changes, LinkConfig, ServerEntry};
 use braid_proxy::{ConfigError, Notice};
 use braid_secure::keys::PrivateKey;
-use world::downstream::Content;
-use world::{CONTENT, Setup, World, box_key, link_address, server_key};
 
 const SIZE: usize = 4_000_000;
 

@@ -1,13 +1,11 @@
 //! Many connections at once over links that come, go, lose packets and fall silent. The seed is printed.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{Setup, World};
 use braid_proxy::app::DownstreamId;
 use braid_wire::Rng;
-use world::downstream::Content;
-use world::{Setup, World};
 
 fn pattern(seed: u64, n: usize) -> Vec<u8> {
     let mut data = vec![0; n];

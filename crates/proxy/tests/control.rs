@@ -1,17 +1,15 @@
 //! Requests to box and server, with their answers, and the box's switches.
 
-mod world;
-
 use core::net::IpAddr;
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{self, CONTENT, SERVER, Setup, World};
 use braid_engine::ConnId;
 use braid_proxy::Notice;
 use braid_proxy::app::DownstreamId;
 use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::status::{Class, PathState, ProxyStatus, SizeFrom, Status, SubflowState};
-use world::downstream::Content;
-use world::{CONTENT, SERVER, Setup, World};
 
 fn ask_box(w: &mut World, request: Request) -> Answer {
     w.core.control(w.now, &mut w.boxed.stack, request)

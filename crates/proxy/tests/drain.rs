@@ -1,14 +1,12 @@
 //! Graceful stop of box and server while users are served.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{CONTENT, Setup, World};
 use braid_proxy::app::DownstreamId;
 use braid_proxy::control::{Answer, Controlled as _, Request, STOPPING};
 use braid_proxy::{Drain as _, Notice};
-use world::downstream::Content;
-use world::{CONTENT, Setup, World};
 
 const LARGE: usize = 20_000_000;
 

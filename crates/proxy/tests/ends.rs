@@ -1,19 +1,14 @@
 //! Ends of protected connections: in order, refused, cut off, tampered with, or missing.
 
-mod world;
-
-#[path = "world/tls.rs"]
-mod tls;
-
 use core::time::Duration;
 
+use crate::world::downstream::{Content, SOCKET_ROOM};
+use crate::world::tls::{GREETING, Program};
+use crate::world::{CONTENT, Setup, World, payload};
 use braid_engine::CloseReason;
 use braid_engine::Event;
 use braid_proxy::app::DownstreamId;
 use rustls::CertificateError;
-use tls::{GREETING, Program};
-use world::downstream::{Content, SOCKET_ROOM};
-use world::{CONTENT, Setup, World, payload};
 
 /// Connects a program to [`CONTENT`].
 fn connected(w: &mut World) -> Program {

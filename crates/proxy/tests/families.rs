@@ -1,16 +1,14 @@
 //! Servers that reach a single address family: what a box learns, and the effect on users.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::{Content, Downstream};
+use crate::world::{CONTENT, PREFERRED, Setup, World};
 use braid_proxy::app::DownstreamId;
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_proxy::verdict::Health;
 use braid_proxy::{Notice, Routes};
 use braid_secure::Families;
-use world::downstream::{Content, Downstream};
-use world::{CONTENT, PREFERRED, Setup, World};
 
 const CONTENT_V6: &str = "[2a00:1450::1]:80";
 const V4_ONLY: Families = Families {

@@ -1,14 +1,12 @@
 //! Tests of a server against peers that are not boxes, or that attack it.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{CONTENT, Setup, World, box_key, server_key};
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_secure::auth::password;
-use world::downstream::Content;
-use world::{CONTENT, Setup, World, box_key, server_key};
 
 fn closed(w: &World, conn: ConnId) -> Option<CloseReason> {
     w.raw_events.iter().find_map(|e| match e {

@@ -1,12 +1,10 @@
 //! Idle connections: signed in before a user needs one.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{CONTENT, Setup, World};
 use braid_proxy::app::DownstreamId;
-use world::downstream::Content;
-use world::{CONTENT, Setup, World};
 
 const WARM: Setup<'_> = Setup {
     warm: 4,

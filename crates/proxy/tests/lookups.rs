@@ -1,15 +1,13 @@
 //! Limits on a server's name look-ups: those of one user do not block other users.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{Setup, World, box_key, server_key};
 use braid_engine::ConnId;
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_secure::auth::password;
 use braid_secure::keys::{PrivateKey, PublicKey};
-use world::downstream::Content;
-use world::{Setup, World, box_key, server_key};
 
 fn laptop_key() -> PrivateKey {
     PrivateKey::from_seed([3; 32])

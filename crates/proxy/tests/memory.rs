@@ -1,15 +1,13 @@
 //! Memory that one user can occupy at a server, and the shares of others.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{CONTENT, Setup, World, server_key};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_secure::auth::password;
 use braid_secure::keys::PrivateKey;
 use braid_wire::Instant;
-use world::downstream::Content;
-use world::{CONTENT, Setup, World, server_key};
 
 const BLOCK: usize = 32 << 10;
 const LEN: usize = 1_000_000;

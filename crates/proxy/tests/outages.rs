@@ -1,16 +1,14 @@
 //! A box that stood still, and resources that silent boxes occupy at a server.
 
-mod world;
-
 use core::time::Duration;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use crate::world::downstream::Content;
+use crate::world::{CONTENT, Setup, Side, World};
 use braid_wire::ip;
 use braid_wire::tcp::{self, Flags};
-use world::downstream::Content;
-use world::{CONTENT, Setup, Side, World};
 
 const WARM: Setup<'_> = Setup {
     warm: 4,

@@ -1,14 +1,12 @@
 //! Box and server together, in virtual time.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::{Content, SOCKET_ROOM};
+use crate::world::{self, CONTENT, Setup, Side, World};
 use braid_proxy::Notice;
 use braid_proxy::app::ConnectFailure;
 use braid_wire::Instant;
-use world::downstream::{Content, SOCKET_ROOM};
-use world::{CONTENT, Setup, Side, World};
 
 /// Returns bytes that reveal their position.
 fn pattern(n: usize) -> Vec<u8> {

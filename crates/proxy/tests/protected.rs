@@ -1,17 +1,13 @@
 //! Protection between box and server, and what an attacker on the path can do.
 
-#[path = "world/tls.rs"]
-mod tls;
-mod world;
-
 use core::time::Duration;
 use std::collections::BTreeSet;
 
+use crate::world::downstream::Content;
+use crate::world::tls::{GREETING, Program};
+use crate::world::{CONTENT, Setup, World, box_key, payload};
 use braid_engine::ConnId;
 use braid_secure::keys::PrivateKey;
-use tls::{GREETING, Program};
-use world::downstream::Content;
-use world::{CONTENT, Setup, World, box_key, payload};
 
 /// A word that occurs only in the user's bytes.
 const WORD: &[u8] = b"xylophone-in-the-attic";

@@ -1,9 +1,9 @@
 //! The metadata of a box's request: hints, and the code that protects them.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{self, CONTENT, Setup, World, box_key, server_key};
 use braid_engine::strategy::FlowSize;
 use braid_engine::{ConnId, Urgency};
 use braid_proxy::FlowHints;
@@ -11,8 +11,6 @@ use braid_proxy::socks::{Destination, RequestMetadata, encode_early_hints, reque
 use braid_proxy::status::SizeFrom;
 use braid_secure::auth::SignIn;
 use proptest::prelude::*;
-use world::downstream::Content;
-use world::{CONTENT, Setup, World, box_key, server_key};
 
 fn content() -> Destination {
     Destination::Address(CONTENT.parse().unwrap())

@@ -1,16 +1,14 @@
 //! Records of paths that outlive a box's process.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{self, CONTENT, SERVER, Setup, World};
 use braid_engine::PathRecord;
 use braid_proxy::control::{Answer, Controlled as _, Request};
 use braid_proxy::records::{MAX_RECORD_AGE, SavedMeasurement, SavedRecord, SavedState};
 use braid_proxy::selection::{Measured, Quality};
 use braid_wire::Instant;
-use world::downstream::Content;
-use world::{CONTENT, SERVER, Setup, World};
 
 fn saved(w: &World) -> Vec<SavedRecord> {
     w.core.saved_state(w.now, &w.boxed.stack).records

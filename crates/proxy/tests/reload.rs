@@ -1,21 +1,16 @@
 //! Reload of a server: users are added and removed while it runs.
 
-mod world;
-
-#[path = "world/tls.rs"]
-mod tls;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::tls::{GREETING, Program};
+use crate::world::{CONTENT, Setup, World, box_key, server_key};
 use braid_engine::{CloseReason, ConnId, Event};
 use braid_proxy::app::DownstreamId;
 use braid_proxy::config::{Changes, ServerConfig};
 use braid_proxy::socks::{Destination, request, sign_in};
 use braid_secure::auth::password;
 use braid_secure::keys::{PrivateKey, PublicKey};
-use tls::{GREETING, Program};
-use world::downstream::Content;
-use world::{CONTENT, Setup, World, box_key, server_key};
 
 /// Returns the key of a user without a box.
 fn laptop_key() -> PrivateKey {

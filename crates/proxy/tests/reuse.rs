@@ -1,18 +1,13 @@
 //! Several users, one after another, on the same connection to the server.
 
-mod world;
-
-#[path = "world/tls.rs"]
-mod tls;
-
 use core::time::Duration;
 use std::collections::BTreeSet;
 
+use crate::world::downstream::{Content, SOCKET_ROOM};
+use crate::world::tls::{GREETING, HANDSHAKE, Program, REQUEST};
+use crate::world::{CONTENT, Setup, World, box_key};
 use braid_engine::{CloseReason, Event};
 use braid_proxy::app::DownstreamId;
-use tls::{GREETING, HANDSHAKE, Program, REQUEST};
-use world::downstream::{Content, SOCKET_ROOM};
-use world::{CONTENT, Setup, World, box_key};
 
 fn warm(setup: Setup<'_>) -> World {
     let mut w = World::met(2, Setup { warm: 2, ..setup });

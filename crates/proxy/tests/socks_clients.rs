@@ -1,14 +1,12 @@
 //! SOCKS clients of the box, and the hints in their user names.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{CONTENT, Setup, World};
 use braid_engine::strategy::FlowSize;
 use braid_proxy::app::{ConnectFailure, DownstreamId};
 use braid_proxy::socks::{Destination, Reply, request};
-use world::downstream::Content;
-use world::{CONTENT, Setup, World};
 
 /// Encodes greeting, user name and password.
 fn sign_in(user: &[u8], password: &[u8]) -> Vec<u8> {

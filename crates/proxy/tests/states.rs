@@ -1,16 +1,14 @@
 //! States of links and servers: how the box learns them, and the effect on users.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::downstream::Content;
+use crate::world::{CONTENT, Setup, World, box_key};
 use braid_proxy::Notice;
 use braid_proxy::app::DownstreamId;
 use braid_proxy::status::Status;
 use braid_proxy::verdict::{Condition, Health};
 use braid_secure::keys::{PrivateKey, PublicKey};
-use world::downstream::Content;
-use world::{CONTENT, Setup, World, box_key};
 
 const HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n<html>log in</html>";
 

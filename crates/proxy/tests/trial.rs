@@ -1,7 +1,5 @@
 //! Trials of a server over a link, and their results.
 
-mod world;
-
 use core::net::SocketAddr;
 use core::time::Duration;
 
@@ -12,7 +10,7 @@ use braid_secure::channel::{ChannelError, Versions};
 use braid_secure::keys::PrivateKey;
 use braid_wire::{Instant, Rng, ip, tcp};
 
-use world::{EPOCH, SERVER, Setup, TRIAL, World, box_key};
+use crate::world::{self, EPOCH, SERVER, Setup, TRIAL, World, box_key};
 
 const MPTCP: u8 = 30;
 

@@ -1,13 +1,11 @@
 //! Requests for a tunnel between a box and a server without a driver for datagrams.
 
-mod world;
-
 use core::time::Duration;
 
+use crate::world::{Setup, World, box_key};
 use braid_proxy::app::{Core, TunnelChange, TunnelDown};
 use braid_proxy::config::Datagrams;
 use braid_secure::keys::PrivateKey;
-use world::{Setup, World, box_key};
 
 /// Lets the box of a world have a tunnel, and runs for 3 s.
 fn enabled(mut w: World) -> World {

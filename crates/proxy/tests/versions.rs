@@ -1,12 +1,10 @@
 //! Box and server of different releases.
 
-mod world;
-
+use crate::world::downstream::Content;
+use crate::world::{CONTENT, Setup, World};
 use braid_proxy::status::ProtocolStatus;
 use braid_proxy::verdict::Condition;
 use braid_secure::channel::Versions;
-use world::downstream::Content;
-use world::{CONTENT, Setup, World};
 
 /// The content that users request.
 const BYTES: &[u8] = b"seven bytes and more";

@@ -4,10 +4,8 @@
 //! connection that is over; and boxes are served afterwards.
 
 #[path = "../../../crates/proxy/tests/world/mod.rs"]
+#[expect(dead_code, reason = "the tests of these cores use the rest")]
 mod world;
-
-#[path = "../../../crates/proxy/tests/world/tls.rs"]
-mod tls;
 
 use core::time::Duration;
 
@@ -17,8 +15,8 @@ use braid_proxy::config::ServerTimeouts;
 use braid_proxy::socks::{
     ClientHandshake, ClientStep, EarlyHints, EarlyHintsStep, ServerHandshake, ServerStep,
 };
-use tls::{Program, REQUEST};
 use world::downstream::Content;
+use world::tls::{Program, REQUEST};
 use world::{CONTENT, Setup, World};
 
 /// Bytes that may come in pieces of any length.

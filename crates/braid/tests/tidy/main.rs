@@ -112,6 +112,27 @@ fn source_keeps_the_rules() {
     report_each(&files, source::check);
 }
 
+/// A crate's `tests/main.rs` names the other files, because `autotests = false` leaves out what nothing names.
+#[test]
+fn every_file_of_tests_is_in_a_program() {
+    let files = rust_files();
+    let mut complaints = Vec::new();
+    for (main, text) in &files {
+        let Some(folder) = main.strip_suffix("main.rs") else {
+            continue;
+        };
+        let beside = files.iter().filter_map(|(name, _)| {
+            let module = name.strip_prefix(folder)?.strip_suffix(".rs")?;
+            (!module.contains('/') && module != "main").then_some(module)
+        });
+        let missing = beside.filter(|module| !text.contains(&format!("mod {module};")));
+        if folder.contains("/tests/") {
+            complaints.extend(missing.map(|module| format!("{main}: has no `mod {module};`")));
+        }
+    }
+    report(&complaints);
+}
+
 #[test]
 fn rustdoc_begins_with_a_statement() {
     report_each(&rust_files(), language::check_rustdoc);

@@ -1,8 +1,7 @@
 //! Box and server in virtual time: two stacks, links with nothing but a delay, downstream sockets in memory.
 
-#![expect(dead_code, reason = "each test binary uses a part of it")]
-
 pub mod downstream;
+pub mod tls;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;

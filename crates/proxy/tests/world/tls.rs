@@ -1,7 +1,5 @@
 //! A user with a key and a program of its own, which speaks as a box does, and ends as the test wants.
 
-#![expect(dead_code, reason = "each test binary uses a part of it")]
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 

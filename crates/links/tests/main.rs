@@ -1,0 +1,5 @@
+//! Models of links.
+
+mod link;
+mod models;
+mod properties;

@@ -1,0 +1,33 @@
+//! The cores of box and server, alone and with each other, in virtual time.
+
+mod box_reload;
+mod chaos;
+mod config;
+mod control;
+mod destinations;
+mod drain;
+mod ends;
+mod families;
+mod findings;
+mod hints;
+mod hostile;
+mod idle_pool;
+mod lookups;
+mod memory;
+mod old_settings;
+mod outages;
+mod pair;
+mod protected;
+mod protocol;
+mod records;
+mod reload;
+mod reuse;
+mod rules;
+mod sniff;
+mod socks;
+mod socks_clients;
+mod states;
+mod trial;
+mod tunnel;
+mod versions;
+mod world;

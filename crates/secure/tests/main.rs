@@ -1,0 +1,5 @@
+//! Authentication, keys and exported secrets.
+
+mod auth;
+mod export;
+mod keys;
