@@ -11,7 +11,9 @@ const SHARED_SPAN: Duration = Duration::from_secs(2);
 /// Other traffic on a path, as its sender counts it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Others {
-    load: PathLoad,
+    pub load: PathLoad,
+    /// The urgency of the most urgent data of this host on the path, with that of the tunnel.
+    pub most_urgent: Option<Urgency>,
     /// The last time at which there was any.
     seen_at: Option<Instant>,
 }
@@ -32,9 +34,9 @@ impl Others {
         drained.min(longest + empty).saturating_sub(empty)
     }
 
-    /// Sets the load of now.
-    pub fn set(&mut self, now: Instant, load: PathLoad) {
-        self.load = load;
+    /// Sets the load of now, and the urgency of the most urgent data.
+    pub fn set(&mut self, now: Instant, load: PathLoad, most_urgent: Option<Urgency>) {
+        (self.load, self.most_urgent) = (load, most_urgent);
         if load.in_flight > 0 {
             self.seen_at = Some(now);
         }
@@ -112,7 +114,7 @@ mod tests {
                 in_flight,
                 delivery_rate,
             },
-            seen_at: None,
+            ..Others::default()
         };
         // At 1 MB/s, 20 ms are 20 kB.
         assert_eq!(others(20_000, 1_000_000).queue(0, 0, ms(20)), ms(0));

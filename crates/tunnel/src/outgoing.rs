@@ -64,6 +64,8 @@ struct Again {
 #[derive(Debug, Clone)]
 pub(crate) struct Ways {
     pub paths: [Option<PathView>; MAX_PATHS],
+    /// The urgency to which less urgent packets leave each path for now.
+    pub yields_to: [Option<Urgency>; MAX_PATHS],
     pub best: usize,
     /// Packets sent before this time have arrived or are lost, so they no longer affect the order at the peer.
     pub horizon: Instant,
@@ -226,6 +228,10 @@ impl Outgoing {
     /// Asks steering if `path` takes a packet of the flow.
     fn ask(&self, number: u16, path: usize, ways: &Ways, sharers: u64) -> Option<Choice> {
         let flow = &self.flows[usize::from(number)];
+        let is_slow = flow.rate.get() <= self.max_sparse_rate;
+        if !is_slow && ways.yields_to[path].is_some_and(|urgency| urgency < flow.urgency) {
+            return None;
+        }
         let view = View {
             paths: &ways.paths,
             best: ways.best,

@@ -3,13 +3,13 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use braid_engine::PathId;
+use braid_engine::{PathId, Urgency};
 use braid_wire::{Instant, Rng};
 
 use crate::address::Address;
 use crate::arrivals::Arrivals;
 use crate::config::{PathConfig, PathState};
-use crate::control::Control;
+use crate::control::{Control, bytes_in};
 use crate::estimate::{Departure, Estimate};
 use crate::frame::{Frame, HEAD_OVERHEAD, Report, TAIL_OVERHEAD};
 use crate::header::Header;
@@ -32,6 +32,9 @@ const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(1);
 const TIMER_SLACK: Duration = Duration::from_millis(10);
 /// The time for which a measured rate counts as the present one.
 pub(crate) const RATE_AGE: Duration = Duration::from_secs(2);
+/// The time for which the bottleneck of a path that more urgent data uses has work beyond a round trip. A guess, as for
+/// connections.
+const MAX_AHEAD: Duration = Duration::from_millis(5);
 /// The report timeout of a path without a measured round trip (RFC 6298 section 2).
 pub(crate) const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -175,6 +178,22 @@ impl Path {
         // Bounds the rate as in `Control::rate`.
         let micros = rtt.smoothed.as_micros().max(100) as u64;
         measured.min(self.estimate.in_flight().saturating_mul(1_000_000) / micros)
+    }
+
+    /// Returns the urgency of data to which less urgent packets give way now: it uses the path, and as much of this host
+    /// is in flight as the bottleneck passes in a round trip and [`MAX_AHEAD`].
+    pub fn yields_to(&self, now: Instant) -> Option<Urgency> {
+        let urgency = self.others.most_urgent?;
+        let least = self.estimate.rtt()?.least();
+        let own = self.estimate.in_flight();
+        // At the start, the rate shows how much there was to send. Two datagrams keep the measurements current.
+        if self.control.is_starting() || own < 2 * self.mtu.size() as u64 {
+            return None;
+        }
+        let others = self.others.load;
+        let rate = self.present_rate(now).saturating_add(others.delivery_rate);
+        let full = bytes_in(rate, least + MAX_AHEAD);
+        (own.saturating_add(others.in_flight) >= full).then_some(urgency)
     }
 
     /// Returns the mean one-way delay to the peer, with queue and jitter, in microseconds. All paths share the scale.

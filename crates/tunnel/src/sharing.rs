@@ -85,10 +85,17 @@ impl Tunnel {
         uses.collect()
     }
 
-    /// Sets the load of a path by other senders of this host. A packet is expected to wait behind it.
-    pub fn set_path_load(&mut self, now: Instant, path: PathId, load: PathLoad) {
+    /// Sets the load of a path by other senders of this host, and the urgency of the most urgent data there, with that
+    /// of the tunnel. A packet is expected to wait behind the load. Less urgent packets keep the queue of the path short.
+    pub fn set_path_load(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        load: PathLoad,
+        most_urgent: Option<Urgency>,
+    ) {
         if let Some(path) = self.paths.iter_mut().find(|p| p.id == path) {
-            path.others.set(now, load);
+            path.others.set(now, load, most_urgent);
         }
     }
 

@@ -493,7 +493,7 @@ impl Tunnel {
 
     /// Returns the paths as steering sees them, or `None` if no path may be used.
     pub(crate) fn ways(&self, now: Instant) -> Option<Ways> {
-        let mut paths = [None; MAX_PATHS];
+        let (mut paths, mut yields_to) = ([None; MAX_PATHS], [None; MAX_PATHS]);
         let active = |p: &Path| p.is_usable() && p.state == PathState::Active;
         let any_active = self.paths.iter().any(active);
         for (path, way) in self.paths.iter().zip(&mut paths) {
@@ -504,6 +504,9 @@ impl Tunnel {
                     largest: path.largest_packet(),
                 });
             }
+        }
+        for (path, yields_to) in self.paths.iter().zip(&mut yields_to) {
+            *yields_to = path.yields_to(now);
         }
         let best = steer::best(&paths)?;
         let delays = || paths.iter().flatten().filter_map(|p| p.delay);
@@ -520,6 +523,7 @@ impl Tunnel {
         };
         Some(Ways {
             paths,
+            yields_to,
             best,
             max_waiting,
             horizon: now - self.horizon(),

@@ -89,6 +89,17 @@ impl ForeignTraffic {
         }
     }
 
+    /// Returns the urgency of the most urgent data that uses `link` at present: of connections, and of all senders that
+    /// note or hold an urgency.
+    pub fn most_urgent(
+        &self,
+        stack: &Stack,
+        now: Instant,
+        link: (IpAddr, PathId),
+    ) -> Option<Urgency> {
+        stack.shared.claims.of(now, link).most_urgent
+    }
+
     /// Returns the record of `link`.
     pub fn record(&self, stack: &Stack, (peer, path): (IpAddr, PathId)) -> Option<PathRecord> {
         stack.shared.records.get(peer, path)

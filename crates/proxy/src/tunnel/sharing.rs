@@ -52,7 +52,8 @@ impl Sharing {
                 part.note_urgency(stack, link, urgency, sent_at);
                 part.hold_urgency(stack, now, link, urgency);
             }
-            tunnel.set_path_load(now, used.path, part.others(stack, link));
+            let most_urgent = part.most_urgent(stack, now, link);
+            tunnel.set_path_load(now, used.path, part.others(stack, link), most_urgent);
             if used.wants_seed
                 && let Some(record) = part.record(stack, link)
                 && used

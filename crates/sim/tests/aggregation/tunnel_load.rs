@@ -117,6 +117,8 @@ struct Net {
     server: NodeId,
     caller: NodeId,
     called: NodeId,
+    /// A host in the LAN to which a host behind the server sends more than both links take, once it asks for it.
+    opener: NodeId,
     asker: NodeId,
     user: NodeId,
     content: NodeId,
@@ -132,7 +134,7 @@ fn configs(second: &str) -> (BoxConfig, ServerConfig) {
     );
     let boxed = BoxConfig::with_key("box.toml", &text, key(1)).unwrap();
     let text = format!(
-        "listen = \"{}\"\nallow = [\"198.51.100.0/24\", \"198.51.101.0/24\", \"198.51.102.0/24\"]\n\
+        "listen = \"{}\"\nallow = [\"198.51.100.0/24\", \"198.51.101.0/24\", \"198.51.102.0/24\", \"198.51.103.0/24\"]\n\
          [[user]]\nname = \"user\"\nkey = \"{}\"\n",
         server_addr(0),
         key(1).public()
@@ -157,10 +159,10 @@ impl Net {
     fn with_second_link(access: Vec<PathSettings>, second: &str) -> Net {
         let mut world = World::new(1);
         let (box_config, server_config) = configs(second);
-        let settings = box_settings(box_config, 3);
+        let settings = box_settings(box_config, 4);
         let boxed = world.add(|rng| BoxNode::new(settings, rng));
         let links = (0..2).map(|n| (IpAddr::V4(link_addr(n)), n as u32));
-        let contents = (0..3).map(|n| (IpAddr::V4(content_addr(n)), 2 + n as u32));
+        let contents = (0..4).map(|n| (IpAddr::V4(content_addr(n)), 2 + n as u32));
         let settings = ServerNodeConfig {
             config: server_config,
             routes: links.chain(contents).collect(),
@@ -182,6 +184,13 @@ impl Net {
         let (from, to) = (socket(user_addr(1), 5_353), socket(content_addr(1), 53));
         let asker = world.add(|_| Talker::new(from, to, millis(70), QUERY_PAYLOAD));
         let resolver = world.add(|_| Echo::default());
+        // 43 Mbit/s. The other end opens the flow.
+        let (near, far) = (socket(user_addr(3), 5_001), socket(content_addr(3), 7_001));
+        let opener = world.add(|_| Talker::new(near, far, secs(1), CALL_PAYLOAD));
+        let flooder = world.add(|_| Talker {
+            answers: true,
+            ..Talker::new(far, near, Duration::from_micros(250), 1_340)
+        });
         let user = host(&mut world, user_addr(2));
         let content = host(&mut world, content_addr(2));
         let wire = gigabit();
@@ -189,9 +198,11 @@ impl Net {
             (boxed, caller),
             (boxed, asker),
             (boxed, user),
+            (boxed, opener),
             (server, called),
             (server, resolver),
             (server, content),
+            (server, flooder),
         ] {
             world.connect(from, to, wire.up.clone(), wire.down.clone());
         }
@@ -203,6 +214,7 @@ impl Net {
             server,
             caller,
             called,
+            opener,
             asker,
             user,
             content,
@@ -460,6 +472,8 @@ struct Case {
     up: bool,
     /// True if there is a call beside the look-ups.
     calls: bool,
+    /// True if a flow of the tunnel that is faster than both links comes down beside the transfer.
+    floods: bool,
     /// The time between DNS queries.
     query_gap: Duration,
     /// The time over which delays are measured.
@@ -473,6 +487,7 @@ impl Case {
             access,
             up: false,
             calls: true,
+            floods: false,
             query_gap: millis(70),
             window: secs(6),
         }
@@ -498,12 +513,20 @@ impl Case {
         } else {
             Load::Down(size)
         });
+        if self.floods {
+            let start = |talker: &mut Talker, now| talker.next_at = Some(now);
+            net.world.with_node(net.opener, start);
+        }
         net.world.advance(WARM_UP);
-        let before = net.moved();
+        let (before, flood_start) = (net.moved(), net.world.now());
         let loaded = net.measure(self.window);
-        let share = (net.moved() - before) as f64 / (rate * self.window.as_secs_f64());
+        let opener: &Talker = net.world.node(net.opener);
+        let flooded = opener.since(flood_start).len() as f64 * 1_368.0;
+        let whole = rate * self.window.as_secs_f64();
+        let moved = (net.moved() - before) as f64;
+        let (share, flood_share) = (moved / whole, flooded / whole);
         let figures = format!(
-            "{}: p99 idle {idle:?}, loaded {loaded:?}; transfer {share:.3} of the rate",
+            "{}: p99 idle {idle:?}, loaded {loaded:?}; transfer {share:.3} of the rate, flood {flood_share:.3}",
             self.name
         );
         println!("{figures}");
@@ -512,7 +535,12 @@ impl Case {
         }
         assert!(loaded.queries <= idle.queries.mul_f64(1.2), "{figures}");
         // Headers take 6 %, and losses halve windows.
-        assert!(share >= 0.85, "{figures}");
+        assert!(share + flood_share >= 0.85, "{figures}");
+        let shares = [share, flood_share];
+        assert!(
+            !self.floods || shares.iter().all(|share| *share > 0.15),
+            "{figures}"
+        );
         assert_eq!(net.at_box().state, "up");
         let loaded = net.at_box().drops;
         assert!(loaded.values().all(|drops| *drops == 0), "{loaded:?}");
@@ -522,6 +550,15 @@ impl Case {
 #[test]
 fn a_call_and_look_ups_pass_a_download() {
     Case::new("20 and 10 Mbit/s, down", links()).check();
+}
+
+#[test]
+fn a_call_and_look_ups_pass_a_download_and_a_large_flow_of_the_tunnel() {
+    Case {
+        floods: true,
+        ..Case::new("20 and 10 Mbit/s, down, beside a flood", links())
+    }
+    .check();
 }
 
 #[test]

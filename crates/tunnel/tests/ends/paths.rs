@@ -360,7 +360,7 @@ fn packets_avoid_a_path_that_others_fill() {
     // A round trip of 40 ms takes 250 kB; 62.5 kB more are 10 ms.
     for (in_flight, path) in [(0, 0), (250_000, 0), (312_500, 1), (0, 0)] {
         for end in 0..2 {
-            net.ends[end].set_path_load(net.now, PathId(0), load(in_flight));
+            net.ends[end].set_path_load(net.now, PathId(0), load(in_flight), None);
         }
         let sent = |net: &Net| {
             let flow = &net.ends[0].flow_stats()[0];
