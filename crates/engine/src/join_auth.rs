@@ -9,15 +9,16 @@ use core::fmt;
 /// protected channel to its peer can therefore give both ends a secret in addition.
 ///
 /// As long as the keys alone do not suffice ([`Pending`](Self::Pending) or [`Secret`](Self::Secret)), they do not
-/// prove an MP_FASTCLOSE either: it ends the connection only at the exact sequence number, as a RST does. Subflows
-/// that joined by the keys alone are reset at the change from [`Keys`](Self::Keys) to another value.
+/// prove an MP_FASTCLOSE either: it ends the connection only if it has the exact sequence number, as RFC 5961 demands
+/// of a RST, and not on an incomplete join. Subflows that joined by the keys alone are reset at the change from
+/// [`Keys`](Self::Keys) to another value.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub enum JoinAuth {
     /// The keys of MPTCP alone authenticate the peer (RFC 8684 section 3.2). This is the default.
     #[default]
     Keys,
-    /// The application does not know yet whether there is a secret. Joins start but are not completed, and
-    /// announced addresses are not used.
+    /// The application does not know yet whether there is a secret. Until it does, SYN and SYN/ACK of joins are sent,
+    /// but no third ACK is sent or accepted. Addresses are not announced, and the peer's announcements wait.
     Pending,
     /// The keys together with this secret, which nobody but the two ends may know, authenticate the peer. An HMAC
     /// without the secret is rejected, with one exception: if this end sent the SYN of a join while the
