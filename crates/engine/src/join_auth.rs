@@ -1,22 +1,32 @@
-//! The authentication of the subflows that are added to a connection.
+//! The choice between the keys of MPTCP and a secret of the application, for the authentication of a peer.
 
 use core::fmt;
 
-/// The authentication of a connection's joins, and of the addresses that its peer announces.
+/// The authentication of a connection's joins (MP_JOIN), and of the addresses that its peer announces (ADD_ADDR).
 ///
 /// The keys of MPTCP cross the first link in plaintext (RFC 8684 section 3.1). So anyone who saw the handshake
 /// can add a subflow, receive data there, and acknowledge it in the peer's place. An application with a
 /// protected channel to its peer can therefore give both ends a secret in addition.
+///
+/// As long as the keys alone do not suffice ([`Pending`](Self::Pending) or [`Secret`](Self::Secret)), they do not
+/// prove an MP_FASTCLOSE either: it ends the connection only if it has the exact sequence number, as RFC 5961 demands
+/// of a RST, and not on an incomplete join. Subflows that joined by the keys alone are reset at the change from
+/// [`Keys`](Self::Keys) to another value.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub enum JoinAuth {
-    /// The keys of MPTCP alone authenticate (RFC 8684 section 3.2). This is the default.
+    /// The keys of MPTCP alone authenticate the peer (RFC 8684 section 3.2). This is the default.
     #[default]
     Keys,
-    /// The application does not know yet whether there is a secret. Joins start but are not completed, and
-    /// announced addresses are not used.
+    /// The application does not know yet whether there is a secret. Until it does, SYN and SYN/ACK of joins are sent,
+    /// but no third ACK is sent or accepted. Addresses are not announced, and the peer's announcements wait.
     Pending,
-    /// The keys together with this secret authenticate; nobody but the two ends knows the secret. An HMAC
-    /// without the secret is rejected.
+    /// The keys together with this secret, which nobody but the two ends may know, authenticate the peer. An HMAC
+    /// without the secret is rejected, with one exception: if this end sent the SYN of a join while the
+    /// authentication was [`Pending`](Self::Pending), the HMAC of the SYN/ACK may lack the secret, because the peer
+    /// may not have known it yet. The third ACK proves the secret in any case.
+    ///
+    /// The secret has 32 bytes, the length of a SHA-256 hash: a longer key would make HMAC-SHA256 no stronger (RFC
+    /// 2104 section 3).
     Secret([u8; 32]),
 }
 

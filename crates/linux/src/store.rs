@@ -66,7 +66,7 @@ impl RecordFile {
                 let aside = PathBuf::from(aside);
                 tracing::warn!(
                     path = %path.display(), %error, aside = %aside.display(),
-                    "cannot read the file of path measurements: it was renamed to the name in `aside`, and the box \
+                    "cannot read the file of measurements: it was renamed to the name in `aside`, and the box \
                      starts without earlier measurements"
                 );
                 std::fs::rename(path, aside)?;

@@ -4,8 +4,9 @@
 //! Written data waits in a queue, sorted by urgency, until it is sent. When data is first sent, it gets its offset
 //! in the stream. Later calls address the data by this offset.
 //!
-//! Received data stays in the block of the [`PacketBuffer`] that it was read into, if this wastes little memory: the
-//! block becomes part of the receive buffer, and a block of the pool replaces it. Other received data is copied.
+//! A driver receives packets into the blocks of a [`PacketBuffer`]. If this wastes little memory, the receive buffer
+//! adopts such a block: the block becomes part of the receive buffer, and a block of the pool replaces it. Other
+//! received data is copied.
 //!
 //! A connection owns a [`SendBuffer`] and a [`RecvBuffer`]. Both take their memory, in blocks of [`BLOCK_SIZE`]
 //! bytes, from the one [`Pool`] of the stack. Every call that may need memory gets the pool as an argument. Call

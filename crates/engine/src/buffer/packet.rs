@@ -1,15 +1,16 @@
-//! Incoming packets, and the transfer of their payload into a receive buffer.
+//! Incoming packets, and the way of their payload into a receive buffer.
 
 use std::io::IoSliceMut;
 use std::ops::Range;
 
 use super::pool::{BLOCK_SIZE, Block};
 
-/// The memory that a packet is read into: two consecutive blocks, which do not count as blocks of the pool. Two
-/// blocks hold the largest IP packet, which has less than 64 KiB.
+/// The memory that a driver receives packets into, one after the other. It consists of two blocks, which the pool
+/// does not count as used.
 ///
-/// Payload that fills at least half of a block is not copied: the block becomes part of a receive buffer, and a
-/// block of the pool replaces it here.
+/// A receive buffer may adopt a block that is filled well with payload: the block moves into the receive buffer
+/// together with the payload, and a free block of the pool takes its place here. The pool then counts the adopted
+/// block instead of the free one. Other payload is copied.
 #[derive(Debug)]
 pub struct PacketBuffer {
     blocks: [Block; 2],
@@ -17,7 +18,8 @@ pub struct PacketBuffer {
 }
 
 impl PacketBuffer {
-    /// The size of the largest packet in bytes.
+    /// The size of the memory in bytes. An IPv4 packet has at most 65,535 bytes, so it fits. An IPv6 packet may have
+    /// 65,575 bytes. A packet that does not fit arrives cut, and the stack drops it as malformed.
     pub const CAPACITY: usize = 2 * BLOCK_SIZE;
 
     /// Creates an empty buffer.
@@ -33,14 +35,15 @@ impl PacketBuffer {
     }
 
     /// Returns memory for a packet of up to [`CAPACITY`](Self::CAPACITY) bytes. The caller fills the memory from
-    /// its start and then calls [`set_len`](Self::set_len). The memory holds stale bytes.
+    /// its start and then calls [`set_len`](Self::set_len). Until it is filled, the memory holds bytes of earlier
+    /// packets.
     pub fn slices_mut(&mut self) -> [IoSliceMut<'_>; 2] {
         self.len = 0;
         let whole = |block| IoSliceMut::new(Block::bytes_mut(block, 0..BLOCK_SIZE));
         self.blocks.each_mut().map(whole)
     }
 
-    /// Sets the packet to the first `len` bytes that were written to the slices.
+    /// Sets the length of the packet: the first `len` bytes of the slices.
     pub fn set_len(&mut self, len: usize) {
         debug_assert!(len <= Self::CAPACITY, "a packet of {len} bytes");
         self.len = len.min(Self::CAPACITY);
@@ -67,8 +70,8 @@ impl PacketBuffer {
         self.len == 0
     }
 
-    /// Returns the first [`BLOCK_SIZE`] bytes of the packet, or all of a shorter packet. These bytes contain all
-    /// headers.
+    /// Returns the first [`BLOCK_SIZE`] bytes of the packet, or all of a shorter packet. The stack parses the headers
+    /// from these bytes alone. A packet with so many IPv6 extension headers that they need more counts as malformed.
     pub fn head(&self) -> &[u8] {
         self.parts()[0]
     }
@@ -86,16 +89,16 @@ impl PacketBuffer {
 pub(crate) enum Packet<'a> {
     /// A packet in borrowed memory: its payload is copied.
     Lent(&'a [u8]),
-    /// A packet that was read into blocks, which a receive buffer may adopt.
-    Read(&'a mut PacketBuffer),
+    /// A packet in blocks, which a receive buffer may adopt.
+    Buffered(&'a mut PacketBuffer),
 }
 
 impl Packet<'_> {
-    /// Returns the bytes in two parts. All headers are in the first part; the second may be empty.
+    /// Returns the bytes in two parts. Headers are parsed from the first part alone; the second may be empty.
     pub fn parts(&self) -> [&[u8]; 2] {
         match self {
             Packet::Lent(bytes) => [bytes, &[]],
-            Packet::Read(buffer) => buffer.parts(),
+            Packet::Buffered(buffer) => buffer.parts(),
         }
     }
 
@@ -108,7 +111,9 @@ impl Packet<'_> {
     }
 }
 
-/// The payload of a packet. Each byte may be stored only once, because its block may be adopted.
+/// The payload of a packet, from which slices go into a receive buffer. The slices must ascend and not overlap: once
+/// the last payload of a block is stored, a receive buffer may have adopted the block, and another block with stale
+/// bytes is in its place.
 #[derive(Debug)]
 pub(crate) struct Payload<'a> {
     packet: Packet<'a>,
@@ -129,26 +134,31 @@ impl<'a> Payload<'a> {
         self.range.is_empty()
     }
 
-    /// Returns at most `max` bytes of the payload, beginning at position `from`. The result is shorter if the
-    /// bytes are not contiguous in memory.
+    /// Returns the bytes of the payload from position `from` on: at most `max` bytes, and none beyond the end of the
+    /// block in which they begin.
+    ///
+    /// # Panics
+    /// Panics if `from` exceeds the length of the payload.
     pub fn slice(&mut self, from: usize, max: usize) -> Data<'_> {
         let start = self.range.start + from;
         let end = self.range.end.min(start + max);
         let buffer = match &mut self.packet {
             Packet::Lent(bytes) => return Data::Bytes(&bytes[start..end]),
-            Packet::Read(buffer) => buffer,
+            Packet::Buffered(buffer) => buffer,
         };
         let n = start / BLOCK_SIZE;
+        // A start at the very end of the memory is in no block. Nothing is left to store then.
         let Some(block) = buffer.blocks.get_mut(n) else {
             return Data::Bytes(&[]);
         };
         let within = |at: usize| (at - n * BLOCK_SIZE).min(BLOCK_SIZE);
         let range = within(start)..within(end);
-        match range.end == within(self.range.end) {
-            true => Data::Block(block, range),
-            // The block has further payload, which the caller will request later. So the block must not be
-            // adopted.
-            false => Data::Bytes(&block.bytes()[range]),
+        // The caller will still request the payload that the block has behind this slice. So a block may be adopted
+        // only with the slice that ends where the payload in this block ends.
+        if range.end == within(self.range.end) {
+            Data::Block(block, range)
+        } else {
+            Data::Bytes(&block.bytes()[range])
         }
     }
 }
@@ -158,8 +168,8 @@ impl<'a> Payload<'a> {
 pub enum Data<'a> {
     /// Bytes to be copied.
     Bytes(&'a [u8]),
-    /// The bytes of this range of a block. The receive buffer may adopt the block if it puts another one in its
-    /// place.
+    /// The bytes of this range of a block. The receive buffer either copies them, or adopts the block and puts
+    /// another one in its place.
     Block(&'a mut Block, Range<usize>),
 }
 

@@ -1,5 +1,8 @@
-//! Reassembly: received data is stored at its place in the stream, in whatever order it arrives. Data that fills
-//! at least half of a block stays in the block that it was read into; other data is copied once.
+//! Reassembly: received data is stored at its place in the stream, in whatever order it arrives.
+//!
+//! Data arrives in a block of a [`PacketBuffer`](super::PacketBuffer). To *adopt* this block means to make it part of
+//! the buffer, so that the data in it need not be copied, and to replace it by a free block of the pool. A block is
+//! adopted if the data fills at least half of it and little memory is wasted. Other data is copied once.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,8 +15,9 @@ use super::packet::Data;
 use super::pool::{BLOCK_SIZE, Block, Pool};
 use super::ranges::RangeSet;
 
-/// The maximum number of slices of [`RecvBuffer::slices`]. If enough is readable, the slices have at least 64 KiB
-/// and mostly more than 256 KiB, which is enough for one system call.
+/// The maximum number of slices of [`RecvBuffer::slices`], each of one block. If enough is readable, they have at
+/// least 64 KiB together (see `MIN_ADOPTED_BYTES`), and mostly more than 256 KiB: 16 adopted blocks of at least
+/// 16 KiB. That is enough for one system call.
 pub const READ_SLICES: usize = 16;
 
 /// The maximum number of disjoint ranges stored out of order. Without a limit, the list of ranges could grow
@@ -26,9 +30,10 @@ const MAX_KEPT_CAPACITY: usize = 32;
 
 const BLOCK_BYTES: u64 = BLOCK_SIZE as u64;
 
-/// The minimum number of bytes of an adopted block; fewer bytes are copied out of the block that they were read
-/// into. So two adopted blocks begin at least this far apart in the stream, and few other blocks lie between them.
-/// This is why [`READ_SLICES`] slices have at least 64 KiB.
+/// The minimum number of bytes with which a block is adopted (16 KiB); fewer bytes are copied. This bounds the number
+/// of slices: copied data takes a new block behind an adopted one and at each multiple of 32 KiB, so every 32 KiB of
+/// the stream lie in at most two adopted blocks and three others. [`READ_SLICES`] blocks thus have at least 96 KiB,
+/// of which the application has consumed less than 32 KiB, a part of the first block.
 const MIN_ADOPTED_BYTES: u64 = BLOCK_BYTES / 2;
 
 /// The result of [`RecvBuffer::insert`].
@@ -36,7 +41,7 @@ const MIN_ADOPTED_BYTES: u64 = BLOCK_BYTES / 2;
 pub struct Inserted {
     /// The number of bytes stored, without duplicates and refused bytes.
     pub new_bytes: u64,
-    /// True if [`RecvBuffer::rcv_nxt`] advanced, so that there is more to read.
+    /// True if [`RecvBuffer::rcv_nxt`] advanced, so that the application can read more.
     pub in_order_advanced: bool,
     /// The number of bytes at the end of the data that lie above the limit and were not stored.
     pub refused: usize,
@@ -79,19 +84,20 @@ impl Place {
     }
 }
 
-/// The received bytes of a stream from the first one that is not read yet, addressed by stream offset.
+/// The received bytes of a stream from the first one that the application has not read, addressed by stream offset.
 ///
-/// There are blocks only for ranges with data, and an empty buffer holds no block. Blocks for copied data begin at
-/// multiples of [`BLOCK_SIZE`], counted from the offset at which the buffer was last empty. So data takes the same
-/// number of blocks in whatever order it arrives. A block that data was read into is adopted unless this wastes
-/// more bytes of memory than the block has bytes of data.
+/// A block is taken only for data that has arrived, and an empty buffer holds no block. A new block for copied data
+/// begins at a multiple of [`BLOCK_SIZE`], counted from the offset at which the buffer was last empty. It begins
+/// later if the block before it reaches farther, or if all bytes up to a later offset have arrived already. Thanks to
+/// the multiples, data that arrives in small parts and out of order takes hardly more blocks than the same data in
+/// order.
 #[derive(Debug)]
 pub struct RecvBuffer {
     /// The blocks in the order of their ranges.
     places: VecDeque<Place>,
     /// The offset at which the buffer was last empty.
     base: u64,
-    /// The offset of the next byte to be read.
+    /// The offset of the next byte that the application reads.
     read: u64,
     /// The offset of the first missing byte.
     rcv_nxt: u64,
@@ -114,7 +120,7 @@ impl RecvBuffer {
         }
     }
 
-    /// Returns the offset of the next byte to be read.
+    /// Returns the offset of the next byte that the application reads.
     pub fn next(&self) -> u64 {
         self.read
     }
@@ -175,7 +181,7 @@ impl RecvBuffer {
             });
         }
         let in_order = range.start == self.rcv_nxt;
-        // The fast path: without reordering no other case occurs.
+        // The fast path, which all new data takes if no packet was lost or reordered.
         if in_order && self.out_of_order.is_empty() {
             self.put(range.clone(), offset, data, pool)?;
             self.rcv_nxt = range.end;
@@ -185,8 +191,10 @@ impl RecvBuffer {
                 refused,
             });
         }
+        // In-order data never adds a range: it moves `rcv_nxt`.
         if !in_order && self.out_of_order.len() >= MAX_HOLES {
-            // Data that touches a stored range extends that range and adds no further one.
+            // Data that touches a stored range extends that range and adds no further one. The byte before
+            // `range.start` exists, because `rcv_nxt` is lower.
             let with_neighbours = range.start - 1..range.end.saturating_add(1);
             let gap = self.out_of_order.gaps(with_neighbours.clone()).next();
             if gap == Some(with_neighbours) {
@@ -205,7 +213,8 @@ impl RecvBuffer {
         })
     }
 
-    /// Stores the new bytes in `range` of `data`, whose first byte is at `offset`, or changes nothing.
+    /// Stores those bytes of `range` that are missing, out of `data`, whose first byte is at `offset`. Without memory
+    /// for all of them, changes nothing and fails.
     fn put(
         &mut self,
         range: Range<u64>,
@@ -213,10 +222,11 @@ impl RecvBuffer {
         data: Data<'_>,
         pool: &mut Pool,
     ) -> Result<(), InsertError> {
-        // Only in-order data may use the reserve, because only in-order data can be read and then freed.
-        let room = match range.start == self.rcv_nxt {
-            true => pool.available(),
-            false => pool.unreserved(),
+        // Only in-order data may use the reserve, because the application can read it, which frees its memory.
+        let room = if range.start == self.rcv_nxt {
+            pool.available()
+        } else {
+            pool.unreserved()
         };
         let bytes = match data {
             Data::Bytes(bytes) => bytes,
@@ -241,7 +251,7 @@ impl RecvBuffer {
         Ok(())
     }
 
-    /// Returns the index of the first place that ends above `offset`.
+    /// Returns the index of the first place that ends above `offset`, or the number of places if none does.
     fn find(&self, offset: u64) -> usize {
         match self.places.back() {
             // The most frequent case: new data lies in or after the last place.
@@ -252,10 +262,10 @@ impl RecvBuffer {
         }
     }
 
-    /// Returns the index that a new place for exactly the bytes of `range` would get if their block is adopted.
-    /// Returns `None` if the bytes are to be copied: they are few, some of them are here already, or too much
-    /// memory would be wasted. Two parts of memory are wasted: the free end of the place before, which is cut off,
-    /// and the part of the adopted block that overlaps with the next place.
+    /// Returns the index of the new place if the block with the bytes of `range` is to be adopted. Returns `None` if
+    /// the bytes are to be copied: there are too few, some of them have arrived already, or more memory would be
+    /// wasted than they fill. Two parts of memory may be wasted: the free end of the place before, if it reaches into
+    /// `range`, and the end of the adopted block, if it reaches into the next place.
     fn index_to_adopt(&self, range: &Range<u64>) -> Option<usize> {
         let len = range.end - range.start;
         let mut i = self.find(range.start);
@@ -263,11 +273,14 @@ impl RecvBuffer {
         let mut wasted = 0;
         if let Some(before) = self.places.get(i).filter(|p| p.start < range.start) {
             wasted += before.end - range.start;
+            // The place before will be cut off at `range.start`. So it must hold no data from there to its end, which
+            // may lie beyond `range`.
             end = end.max(before.end);
             i += 1;
         }
         let next = self.places.get(i).map(|next| next.start);
         if let Some(next) = next {
+            // As if the data began at the start of its block: the headers before it are few bytes.
             wasted += BLOCK_BYTES.saturating_sub(next.saturating_sub(range.start));
         }
         let is_range_free = next.is_none_or(|next| range.end <= next)
@@ -276,7 +289,8 @@ impl RecvBuffer {
     }
 
     /// Inserts `block` as the place with index `i`. In the block, the bytes of `range` begin at position `at`. The
-    /// memory after these bytes is for the data that follows in the stream.
+    /// place extends to the end of the block or to the next place, so that data that follows in the stream can be
+    /// copied into it.
     fn adopt(&mut self, i: usize, range: Range<u64>, at: usize, block: Block) {
         if let Some(before) = i.checked_sub(1).and_then(|i| self.places.get_mut(i)) {
             before.end = before.end.min(range.start);
@@ -291,8 +305,8 @@ impl RecvBuffer {
         self.places.insert(i, place);
     }
 
-    /// Returns the first place that is missing to cover `range`: the index that it would get, and its range.
-    /// Returns `None` if places cover all of `range`.
+    /// Returns the first place that has to be added so that places cover `range`: its index and its own range. Returns
+    /// `None` if places cover all of `range`.
     fn missing_place(&self, range: &Range<u64>) -> Option<(usize, Range<u64>)> {
         let mut i = self.find(range.start);
         let mut at = range.start;
@@ -304,6 +318,7 @@ impl RecvBuffer {
             return None;
         }
         let before = i.checked_sub(1).map_or(0, |i| self.places[i].end);
+        // No memory is needed below the end of the place before and below `rcv_nxt`.
         let start = (at - (at - self.base) % BLOCK_BYTES)
             .max(before)
             .max(self.rcv_nxt);
@@ -328,6 +343,7 @@ impl RecvBuffer {
         if missing > room {
             return Err(InsertError::PoolExhausted);
         }
+        // `alloc` does not fail, because the pool has at least `room` blocks left.
         while let Some((i, Range { start, end })) = self.missing_place(&range)
             && let Some(block) = pool.alloc()
         {
@@ -342,7 +358,7 @@ impl RecvBuffer {
         Ok(())
     }
 
-    /// Returns the readable bytes from the read offset on, in at most [`READ_SLICES`] slices.
+    /// Returns the readable bytes, the next one first, in at most [`READ_SLICES`] slices.
     pub fn slices(&self) -> ArrayVec<&[u8], READ_SLICES> {
         let places = self.places.iter().take(READ_SLICES);
         let places = places.take_while(|p| p.start < self.rcv_nxt);
@@ -358,7 +374,8 @@ impl RecvBuffer {
         self.places.len() * BLOCK_SIZE
     }
 
-    /// Frees the first `n` readable bytes, or all if there are fewer.
+    /// Frees the first `n` readable bytes, after the application has read them. `n` must not exceed
+    /// [`readable`](Self::readable); a release build frees all readable bytes if it does.
     pub fn consume(&mut self, n: usize, pool: &mut Pool) {
         debug_assert!(
             n <= self.readable(),
@@ -375,8 +392,8 @@ impl RecvBuffer {
         }
     }
 
-    /// Frees all data, because nothing will be read any more. Readable data counts as read; out-of-order data is
-    /// dropped as if it had not arrived.
+    /// Empties the buffer and frees all blocks. Readable data counts as read; out-of-order data is dropped as if it
+    /// had not arrived. Data may be inserted afterwards, at `rcv_nxt` or above.
     pub fn clear(&mut self, pool: &mut Pool) {
         self.places.drain(..).for_each(|p| pool.free(p.block));
         if self.places.capacity() > MAX_KEPT_CAPACITY {

@@ -51,7 +51,8 @@ fn own_addresses(paths: &PathManager, id: PathId, path: &Path) -> ArrayVec<OwnAd
 }
 
 impl Connection {
-    /// Announces the addresses at which the peer can join, except the one that it connected to.
+    /// Announces the addresses at which the peer can join, except the initial one (id 0): the peer has connected to it.
+    /// A path that is down is left to [`announce_return`](Self::announce_return).
     pub(super) fn announce_addresses(&mut self, ctx: &Ctx<'_>) {
         for (id, path) in (0..).map(PathId).zip(&ctx.shared.paths) {
             for own in own_addresses(&self.paths, id, path) {
@@ -62,7 +63,8 @@ impl Connection {
         }
     }
 
-    /// Announces the addresses of a path that is in use again, and cancels their withdrawal.
+    /// Announces the addresses of a path that is in use again or has other addresses, and cancels their withdrawal. The
+    /// initial address (id 0) is announced too, because its withdrawal made the peer forget it.
     pub(super) fn announce_return(&mut self, ctx: &Ctx<'_>, id: PathId) {
         let Some(path) = ctx.shared.path(id) else {
             return;
@@ -75,9 +77,10 @@ impl Connection {
         }
     }
 
-    /// Withdraws the addresses of a path that match `is_gone`, if they were announced or if a subflow uses them
-    /// (RFC 8684 section 3.4.2). A listener withdraws the initial address (id 0) only if it has also announced
-    /// that address, because only an announcement makes the peer join there again.
+    /// Withdraws the addresses of a path that match `is_gone` (RFC 8684 section 3.4.2), as far as the peer may know
+    /// them: a subflow uses them, or this side is a listener that announces them. A listener withdraws the initial
+    /// address (id 0) only if the path has an address to announce for it. Otherwise nothing could make the peer join
+    /// there again.
     // Conforms: 8684-3.4.2-9
     pub fn withdraw_addresses(
         &mut self,
@@ -102,10 +105,10 @@ impl Connection {
             let may_be_known = |s: &Subflow| s.is_alive() && !s.is_unaccepted_join();
             let mut subflows = self.transport.subflows.iter();
             let is_used = subflows.any(|s| may_be_known(s) && s.path == id && s.ids.own == own_id);
-            // Id 0 is the initial address.
-            let is_revocable = !is_listener || own_id != 0 || announced.is_some();
-            let was_announced = is_listener && announced.is_some() && own_id != 0;
-            if (is_used && is_revocable) || was_announced {
+            let can_return = !is_listener || own_id != 0 || announced.is_some();
+            // The announcement may not have left yet. To withdraw an unknown address does no harm.
+            let may_be_announced = is_listener && announced.is_some() && own_id != 0;
+            if (is_used && can_return) || may_be_announced {
                 self.transport
                     .signals
                     .add(ctx.now, Signal::Withdraw(own_id));
@@ -131,6 +134,7 @@ impl Connection {
         };
         let keys = (mptcp.remote.key, mptcp.local.key);
         if self.transport.joins.is_pending() {
+            // The HMAC may depend on the secret, so it cannot be verified yet.
             return self
                 .transport
                 .joins
@@ -141,7 +145,7 @@ impl Connection {
             return;
         }
         self.transport.signals.counts.add_addr_received += 1;
-        // The HMAC depends on our key, so the peer has received our third ACK.
+        // Only an opener may not know this yet. The HMAC depends on its key, so the peer has received its third ACK.
         self.transport.set_fully_established(ctx.now);
         let port = add
             .port
@@ -165,13 +169,16 @@ impl Connection {
         self.transport.signals.counts.remove_addr_received += 1;
         for id in remove.ids() {
             let addr = self.paths.on_withdrawn(*id);
-            // A join has carried nothing yet, so it is given up at once. As long as the SYN/ACK has not arrived,
-            // the id that the peer gives its address is not known.
+            // An id that is not known any more, as in a repeated REMOVE_ADDR, concerns no join.
             let is_join_there = |s: &&mut Subflow| match s.phase {
+                // Only the SYN/ACK tells which id the peer gives its address.
                 Phase::SynSent => addr.is_some_and(|addr| addr == s.tuple.remote),
                 Phase::JoinAcked => addr.is_some() && s.ids.peer == *id,
+                // A join that the peer opens (`SynReceived`) times out if the peer gives it up. Established subflows
+                // follow below.
                 _ => false,
             };
+            // A join has carried nothing yet, so it is given up without a probe.
             for subflow in self.transport.subflows.iter_mut().filter(is_join_there) {
                 subflow.close(SubflowCloseReason::PathRemoved);
             }
@@ -181,6 +188,7 @@ impl Connection {
         let others = others.any(|s| s.can_carry() && !s.signs.stale && !is_withdrawn(s));
         for i in 0..self.transport.subflows.len() {
             let subflow = &self.transport.subflows[i];
+            // A subflow that was closed here ends anyway.
             if !subflow.can_carry() || !is_withdrawn(subflow) {
                 continue;
             }
@@ -205,7 +213,7 @@ impl Transport {
 }
 
 impl Transport {
-    /// Returns whether signals can be sent at all.
+    /// Returns whether the state of the connection permits signals: it is open and fully established.
     fn may_signal(&self) -> bool {
         self.is_open() && self.mode.mptcp().is_some_and(|m| m.fully_established)
     }
@@ -219,8 +227,11 @@ impl Transport {
     /// Returns whether a working subflow can carry the signal. Without a working subflow the signal stays
     /// pending. No timer is needed then, because the recovery of a subflow is an event that polls again.
     fn can_be_sent(&self, signal: &Signal) -> bool {
+        // A resting subflow counts as working, unlike for data: it has not failed. Its rest lasts as long as the
+        // connection is idle, so MP_PRIO for it could wait for ever.
         let works = |s: &Subflow| s.can_carry() && !s.signs.stale;
         match signal {
+            // A probe is how a subflow shows that it works.
             Signal::Validate(_) => true,
             // The HMAC of ADD_ADDR needs the secret.
             Signal::Announce { .. } if self.joins.is_pending() => false,
@@ -244,6 +255,7 @@ impl Transport {
             if changed && multipath && subflow.can_carry() {
                 self.signals.add(ctx.now, Signal::Priority(subflow.id));
             } else if changed && subflow.is_alive() && !subflow.is_established() {
+                // The SYN of a join may have left with the earlier priority. MP_PRIO follows the handshake.
                 subflow.priority.unannounced = true;
             }
         }
@@ -254,6 +266,8 @@ impl Transport {
         if self.signals_at().is_none_or(|at| at > ctx.now) {
             return None;
         }
+        // A repeat may take another subflow than the first try, and the answer may return on any. So the pause is the
+        // longest timeout.
         let established = self.subflows.iter().filter(|s| s.is_established());
         let pause = established.map(|s| s.snd.rtt.rto()).max();
         let pause = pause.unwrap_or(MAX_SIGNAL_PAUSE);
@@ -264,17 +278,18 @@ impl Transport {
                 None => self.subflows.subflow_for_signal(u32::from(sent)),
             };
             let i = i.filter(|i| self.subflows[*i].can_carry());
+            // An answer would have cancelled the signal. So a probe that is due again was not answered.
             if let Some(i) = i.filter(|_| validates && sent > 0) {
                 self.subflows[i].on_unanswered();
             }
             let Some(i) = i.filter(|_| sent < signal.tries()) else {
                 self.signals.cancel(|s| *s == signal);
-                // The last working subflow is kept: it may still recover, and nothing else is left.
-                let is_last = |i: &usize| {
+                // If no other subflow works, the subflow is kept, although it does not answer: it may still recover.
+                let has_working_other = |i: &usize| {
                     let mut others = self.subflows.iter().enumerate();
-                    !others.any(|(n, s)| n != *i && s.can_carry() && !s.signs.stale)
+                    others.any(|(n, s)| n != *i && s.can_carry() && !s.signs.stale)
                 };
-                match i.filter(|i| validates && !is_last(i)) {
+                match i.filter(|i| validates && has_working_other(i)) {
                     Some(i) => return self.reset_unvalidated(ctx, i),
                     None => continue,
                 }
@@ -325,9 +340,11 @@ impl Transport {
         })
     }
 
-    /// Resets subflow `i`, because the peer did not answer a probe on it: its remote address may be gone.
+    /// Resets subflow `i`, because the peer answered no probe on it: its remote address may be gone.
     // Conforms: 8684-3.4.2-5
     fn reset_unvalidated(&mut self, ctx: &mut Ctx<'_>, i: usize) -> Option<Outgoing> {
+        // RFC 8684 section 3.6 has no reason for a subflow that does not answer. This one is for a subflow that
+        // performs much worse than the others.
         self.subflows[i].begin_reset(
             ResetKind::Subflow(ResetReason::UnacceptablePerformance),
             SubflowCloseReason::PathRemoved,
@@ -349,13 +366,15 @@ impl Transport {
             .map(|m| MptcpOption::Dss(m.dss(self.rcv.data_ack())));
         let dss = dss.filter(|dss| options.fits(dss));
         options.mptcp.extend(dss);
+        // RFC 7323 section 3.2 wants timestamps in every segment, so the DSS gives way to them. Only an ADD_ADDR with
+        // an IPv6 address and a port leaves no room for them: it takes 30 of the 40 bytes, and timestamps take 12.
+        // RFC 7323 lets a peer drop a segment without timestamps; Linux accepts it.
         if options.len() > MAX_OPTIONS_LEN {
-            // ADD_ADDR with an IPv6 address and a port takes 30 of the 40 bytes, timestamps take 12.
             options.timestamps = None;
         }
         let seq = subflow.snd.nxt;
-        // `emit` assumes that the due acknowledgement is sent, but without DSS the peer still lacks the
-        // DATA_ACK.
+        // `emit` takes the due acknowledgement for sent. But without DSS the peer still lacks the DATA_ACK, so another
+        // acknowledgement has to follow.
         let owes_data_ack = subflow.rcv.due != AckDue::Never && dss.is_none();
         let out = self.emit(ctx, i, seq, Flags::ACK, options, Body::None);
         if owes_data_ack {

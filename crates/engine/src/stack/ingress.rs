@@ -45,10 +45,10 @@ impl Stack {
         self.take_in(now, Packet::Lent(packet), meta);
     }
 
-    /// Processes a packet like [`receive`](Self::receive), but does not copy the payload of a large packet: the
-    /// stack takes full blocks of `packet` and puts free blocks in their place. `packet` is empty afterwards.
+    /// Processes a packet like [`receive`](Self::receive), but mostly does not copy the payload of a large packet:
+    /// the stack adopts blocks of `packet` and puts free blocks in their place. `packet` is empty afterwards.
     pub fn receive_from(&mut self, now: Instant, packet: &mut PacketBuffer, meta: RxMeta) {
-        self.take_in(now, Packet::Read(packet), meta);
+        self.take_in(now, Packet::Buffered(packet), meta);
         packet.set_len(0);
     }
 
@@ -56,7 +56,7 @@ impl Stack {
     // Conforms: 9293-3.1-1, 9293-3.10.7.1-2
     fn take_in(&mut self, now: Instant, packet: Packet<'_>, meta: RxMeta) {
         self.shared.stats.packets_in += 1;
-        // The first part of the packet has all headers.
+        // Headers that do not fit the first part make the packet malformed.
         let [head, rest] = packet.parts();
         let Ok((ip, within)) = ip::Repr::parse_head(head, head.len() + rest.len()) else {
             self.shared.stats.malformed += 1;

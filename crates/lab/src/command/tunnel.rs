@@ -1,4 +1,4 @@
-//! `braid-lab tunnel`: a flow through a tunnel.
+//! `braid-lab tunnel` measures a flow through a tunnel.
 
 use std::iter;
 
@@ -9,7 +9,7 @@ use crate::backend::Error;
 use crate::cli::measure::TunnelArgs;
 use crate::tunnel::{self, Row, TunnelCase};
 
-/// Measures every mode and prints one row for each.
+/// Measures the chosen modes and prints one row for each.
 pub fn run(args: &TunnelArgs, json: bool) -> Result<(), Failure> {
     let case = case(args)?;
     let all_runs = args
@@ -22,11 +22,14 @@ pub fn run(args: &TunnelArgs, json: bool) -> Result<(), Failure> {
     let mut missing = 0;
     for mode in args.mode {
         let results = tunnel::run(&case, *mode, cores(), &|| bar.inc(1))?;
+        // Of mode `single`, `tunnel::run` returns only the runs on the best path. Downloads that the other paths did
+        // not complete are in no row.
         missing += results.iter().filter(|run| !run.completed).count();
         rows.push(Row::new(&case, *mode, &results));
     }
     bar.finish_and_clear();
     print_result(json, &rows, || text(&rows, &case))?;
+    // The rows are worth printing all the same, but a script must notice that downloads are incomplete.
     match missing {
         0 => Ok(()),
         n => Err(Failure::Run(format!(
@@ -35,7 +38,7 @@ pub fn run(args: &TunnelArgs, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Returns the case of the command line.
+/// Returns the case that the command line describes.
 fn case(args: &TunnelArgs) -> Result<TunnelCase, Error> {
     let size = match &args.size {
         Some(size) => size.clone(),
@@ -51,19 +54,23 @@ fn case(args: &TunnelArgs) -> Result<TunnelCase, Error> {
     })
 }
 
-/// Returns the rows as text, with what they have in common in front of the table.
+/// Returns the rows as a table, after the settings that they have in common and an explanation of the columns. There
+/// is a row for each mode, and at least one mode.
 fn text(rows: &[Row], case: &TunnelCase) -> String {
     let heads = cells(&rows[0]).map(|(head, _)| head.to_owned());
     let figures = rows.iter().map(|row| cells(row).map(|(_, cell)| cell));
     let lines: Vec<_> = iter::once(heads).chain(figures).map(Vec::from).collect();
     format!(
-        "paths {}, {} of {}, backend sim, {} runs, seed {}\n\
-         goodput in Mbit/s, mean ± 95 % interval; one-way delay of inner packets in ms\n{}",
+        // The command line accepts no other backend.
+        "paths {}, flow {}, size {}, backend sim, {} runs, seed {}\n\
+         goodput: mean ± half of its 95 % interval, Mbit/s; p50, p99: one-way delay of inner packets, ms\n\
+         lost, reordered: inner packets of all runs; bytes by path: sent to the client in all runs\n{}",
         case.paths,
         case.inner,
         case.size,
         case.runs,
         case.seed,
+        // The first column has names, the others numbers.
         aligned(&lines, 1)
     )
 }

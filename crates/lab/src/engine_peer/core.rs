@@ -1,4 +1,6 @@
-//! The transfers of the engine peer, which run as a [`Core`] on the driver's event loop.
+//! The transfers of the engine peer. They are a [`Core`], so the event loop of Linux drives them as it drives a box.
+//!
+//! Here "this process" is the engine peer, and "the remote host" is the other end of its connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -15,19 +17,21 @@ use braid_wire::Instant;
 use crate::cli::{EngineArgs, PeerArgs};
 use crate::kernel_peer::{self, Report};
 
-/// Time that the engine runs on after the end of the last connection, to answer retransmissions of the peer.
-/// A guess: Linux retransmits after 200 ms at the earliest.
+/// Time that the engine runs on after the end of the last connection, to answer retransmissions of the remote host.
+/// A guess: Linux retransmits 200 ms after a round trip at the earliest, so one retransmission is answered if the
+/// round trip is below 300 ms.
 const LINGER_TIME: Duration = Duration::from_millis(500);
 
 /// Transfers on connections of the engine, with the arguments and reports of [`crate::kernel_peer`].
 pub struct Transfers {
-    /// The arguments, with those changes of the second path that have not been made yet.
+    /// The arguments. `demote` and `promote` are taken out once they were carried out.
     args: EngineArgs,
     role: &'static str,
     open: BTreeMap<ConnId, Transfer>,
-    /// The time at which the peer ends, once it is known.
+    /// The time at which this process ends, once it is known.
     pub end: Option<Instant>,
-    /// The address to connect to whenever a connection has ended, if connections are made in turn.
+    /// The address to connect to again whenever a connection has ended. `None` if all connections are made at once or
+    /// are accepted.
     pub again: Option<SocketAddr>,
     /// Name of the strategy of opened connections. It must be the name of a known strategy.
     pub strategy: String,
@@ -36,10 +40,10 @@ pub struct Transfers {
 }
 
 impl Transfers {
-    /// Creates transfers over accepted connections (`listen`), or over those opened by [`Self::connect`].
+    /// Creates the transfers of a process in the `role` that the reports name: `listen` or `connect`.
     pub fn new(role: &'static str, args: EngineArgs) -> Self {
         Transfers {
-            // Without connections no event would end the peer.
+            // Without connections no event would end this process.
             end: (args.connections == 0).then_some(Instant::ZERO),
             args,
             role,
@@ -78,12 +82,13 @@ impl Transfers {
         self.open.insert(conn, transfer);
     }
 
-    /// Makes the changes of the second path whose byte count has been reached.
+    /// Demotes or promotes the second path, each once, if `received` bytes of a connection are enough for it.
     fn change_priority(&mut self, now: Instant, received: u64, stack: &mut Stack) {
         for (at, backup) in [
             (&mut self.args.demote, true),
             (&mut self.args.promote, false),
         ] {
+            // The path belongs to all connections of the stack, so the first one that received enough decides.
             if at.take_if(|at| *at <= received).is_some() {
                 stack.set_path_backup(now, PathId(1), backup);
             }
@@ -100,7 +105,11 @@ impl Transfers {
             self.done.push(transfer.finish(reason, &self.args.peer));
         }
         let next_remote = self.again.filter(|_| !self.is_complete());
-        let failed = next_remote.is_some_and(|to| self.connect(now, to, stack).is_err());
+        let next = next_remote.map_or(Ok(()), |to| self.connect(now, to, stack));
+        let failed = next.is_err();
+        if let Err(error) = next {
+            tracing::warn!(%error, "cannot make the next connection: the remaining transfers are not made");
+        }
         if self.is_complete() || failed {
             self.end = Some(now + LINGER_TIME);
         }
@@ -141,16 +150,18 @@ impl Core for Transfers {
     }
 }
 
-/// One connection.
+/// The transfers of one connection, in both directions.
 struct Transfer {
+    /// The time at which the connection was opened or accepted.
     start: Instant,
     report: Report,
     /// The bytes to send; `None` if any will do.
     pattern: Option<Pattern>,
+    /// The bytes that must arrive; `None` if received bytes are only counted.
     expected: Option<Pattern>,
     /// True once the sending direction is closed.
     is_shut: bool,
-    /// True once everything up to the end of the receiving direction was read.
+    /// True once all bytes of the receiving direction and its end were read.
     is_read: bool,
     /// The established subflows.
     subflows: BTreeSet<SubflowId>,
@@ -172,15 +183,16 @@ impl Transfer {
         transfer
     }
 
-    /// Adds a subflow. The report has the maximum number at the same time.
+    /// Adds an established subflow, and updates the number in the report: the most subflows at the same time.
     fn add_subflow(&mut self, subflow: SubflowId) {
         self.subflows.insert(subflow);
         let count = u8::try_from(self.subflows.len()).unwrap_or(u8::MAX);
         self.report.subflows = self.report.subflows.max(count);
     }
 
-    /// Sends as many bytes as the engine has room for. After the last byte, closes the direction, unless
-    /// this side only receives.
+    /// Sends as many bytes as the engine has room for. After the last byte, closes the direction, unless this process
+    /// only receives: then [`receive`](Self::receive) closes it, after the remote host has closed its own. A kernel as
+    /// the remote host admits no further subflow once a direction is closed.
     fn send(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
         while self.report.sent.bytes < args.send {
             let max = kernel_peer::next_write(self.report.sent.bytes, args);
@@ -236,13 +248,14 @@ impl Transfer {
         }
         if stack.read_finished(conn) && !mem::replace(&mut self.is_read, true) {
             self.report.received.seconds = self.seconds(now);
+            // If bytes are left to send, `send` closes the direction after them.
             if self.report.sent.bytes >= args.send {
                 self.end_sending(now, conn, stack);
             }
         }
     }
 
-    /// Returns the time since the start, seconds.
+    /// Returns the time since `start` in seconds.
     fn seconds(&self, now: Instant) -> f64 {
         now.saturating_since(self.start).as_secs_f64()
     }

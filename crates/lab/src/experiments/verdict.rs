@@ -1,4 +1,5 @@
-//! Verdicts on claims, computed from measured values.
+//! Verdicts on claims, computed from measured values. A claim states a bound on values that an experiment measures.
+//! Most claims are those of a paper, the source; the others say what Braid must reach.
 
 use std::fmt;
 
@@ -9,8 +10,9 @@ use serde_json::{Map, json};
 /// highest, so that a cell of a table stays short.
 const MAX_SHOWN_VALUES: usize = 4;
 
-/// One claim: measured values, and the bound that all of them must keep. If the source leaves a parameter open,
-/// the claim has a part for each of its values, and the verdict says in which parts the claim holds.
+/// One claim with its measured values, all of which must keep the bound. If the source leaves a parameter open, the
+/// experiment measures with several values of the parameter. Each gives a part of the claim, and the verdict says in
+/// which parts the claim holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The claim, without the bound.
@@ -19,11 +21,11 @@ pub struct Verdict {
     pub bound: Bound,
     /// Unit of values and bound; may be empty.
     pub unit: String,
-    /// The value that the source reports; empty if the claim is not the source's.
+    /// The value that the source reports; empty if the claim is from no source.
     pub reported: String,
-    /// The reason why the claim may not hold; may be empty.
+    /// The expected reason if the claim does not hold, shown only then; empty if none is known.
     pub unless: String,
-    /// Name of the swept parameter, whose value each part has; empty if none is swept.
+    /// Name of the swept parameter, which has another value in each part of a setting; empty if none is swept.
     pub swept: String,
     /// The parts, in the order of the sweep.
     pub parts: Vec<Part>,
@@ -45,7 +47,7 @@ pub struct Part {
 pub struct Value {
     /// The measured item; may be empty.
     pub label: String,
-    /// The value; `None` where nothing could be measured.
+    /// The value; `None` if nothing could be measured.
     pub value: Option<f64>,
     /// Half the width of the value's confidence interval, if it has one.
     pub half: Option<f64>,
@@ -82,13 +84,13 @@ pub enum Bound {
     Within(f64, f64),
 }
 
-/// The judgement of a value, a part or a claim, the worst first.
+/// The judgement of a value, a part or a claim. The variants are in order, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Judgement {
     /// The bound is not kept.
     Fails,
-    /// The confidence interval contains the bound of an order, so that neither side is shown to be ahead. Of a
-    /// claim: no part holds, and some part is a tie.
+    /// The bound is strict (below or above), and the confidence interval contains it, so that neither of two compared
+    /// sides is shown to be ahead. Of a claim: no part holds, and some part is a tie.
     Tie,
     /// Some parts of a claim hold and others do not.
     HoldsWhere,
@@ -107,7 +109,8 @@ impl Bound {
         }
     }
 
-    /// Judges a value. Only the bound of an order (below, above) can tie: the others already contain a tolerance.
+    /// Judges a value. Only a strict bound (below or above), which compares two sides, can yield a tie. The other
+    /// bounds already contain a tolerance.
     fn judge(self, value: &Value) -> Judgement {
         let Some(mean) = value.value else {
             return Judgement::Fails;
@@ -124,7 +127,7 @@ impl Bound {
         }
     }
 
-    /// Returns how far a value is on the wrong side of the bound. Only the order of two results has a meaning.
+    /// Returns how far a value is on the wrong side of the bound, as a negative number on the right side.
     fn excess(self, value: f64) -> f64 {
         match self {
             Bound::AtMost(end) | Bound::Below(end) => value - end,
@@ -151,7 +154,7 @@ impl fmt::Display for Value {
         match (self.value, self.half) {
             (None, _) => f.write_str("not measured")?,
             (Some(value), Some(half)) if half > 0.0 => {
-                // Both with the decimals of the value.
+                // As many decimals as the value has unless it is whole.
                 write!(f, "{} ± {half:.*}", number(value), decimals(value))?;
             }
             (Some(value), _) => f.write_str(&number(value))?,
@@ -170,11 +173,13 @@ impl Part {
         each.min().unwrap_or(Judgement::Fails)
     }
 
-    /// Returns the value farthest on the wrong side of the bound. If all values keep the bound, returns the value
-    /// nearest to it.
+    /// Returns the value with the worst judgement. Of several such values, returns the one that is farthest on the
+    /// wrong side of the bound, or nearest to the bound if all are on the right side.
     pub fn worst(&self, bound: Bound) -> Option<&Value> {
+        // NaN is the highest value in `total_cmp`, so a missing value is the worst of those that fail.
         let excess = |v: &Value| bound.excess(v.value.unwrap_or(f64::NAN));
-        // The judgement comes first, because a tie may be nearer to the bound than a value that fails.
+        // The judgement comes first, because a tie with a wide interval may be farther on the wrong side than a value
+        // that fails.
         let rank = |v: &&Value| (std::cmp::Reverse(bound.judge(v)), excess(v));
         let order = |a: &&Value, b: &&Value| {
             let (a, b) = (rank(a), rank(b));
@@ -224,14 +229,14 @@ impl Verdict {
         Verdict { reported, ..self }
     }
 
-    /// Adds the reason why the claim may not hold.
+    /// Adds the expected reason if the claim does not hold.
     #[must_use]
     pub fn unless(self, why: &str) -> Verdict {
         let unless = why.to_owned();
         Verdict { unless, ..self }
     }
 
-    /// Names the setting in which the values were measured.
+    /// Sets the name of the setting in which the values were measured.
     #[must_use]
     pub fn with(mut self, setting: &str) -> Verdict {
         for part in &mut self.parts {
@@ -240,7 +245,7 @@ impl Verdict {
         self
     }
 
-    /// Names the swept parameter and its value with which the values were measured.
+    /// Sets the name of the swept parameter, and the value that it had during the measurement.
     #[must_use]
     pub fn at(mut self, swept: &str, value: &str) -> Verdict {
         swept.clone_into(&mut self.swept);
@@ -357,7 +362,8 @@ impl Verdict {
         if let [(places, _)] = &groups[..] {
             return places.join("; ");
         }
-        // Where the claim holds comes first; the sort is stable.
+        // Settings in which the claim holds come first, otherwise in their own order. `places_of` returns at least one
+        // text, and begins with the values with which the claim holds, if there are any.
         groups.sort_by_key(|(places, _)| {
             places[0].starts_with("not") || places[0].starts_with("a tie")
         });
@@ -372,8 +378,9 @@ impl Verdict {
         each.collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns the values of the swept parameter with which the claim holds, ties and fails in a setting. If no
-    /// parameter is swept, returns one text: empty where the claim holds, else `a tie` or `not`.
+    /// Returns texts on a setting: the values of the swept parameter with which the claim holds, then those with which
+    /// it ties, then those with which it fails. If the setting has only ties, or only failures, returns the one text
+    /// `a tie` or `not`. If no parameter is swept and the claim holds, the one text is empty.
     fn places_of(&self, setting: &str) -> Vec<String> {
         let parts = self.parts.iter().filter(|part| part.setting == setting);
         let all: Vec<(&str, Judgement)> = parts
@@ -399,6 +406,7 @@ impl Verdict {
             [] => {}
             [one] if all.len() == 1 => places.push(format!("at {one} {swept}")),
             _ if holds.len() == all.len() => places.push(format!("at every {swept}")),
+            // At an end of the sweep even one value is a range: nothing measured beyond it contradicts.
             [first, ..] if ats.ends_with(&holds) => {
                 places.push(format!("from {first} {swept} on"));
             }
@@ -407,6 +415,7 @@ impl Verdict {
         }
         for (word, at) in [("a tie at", ties), ("not at", fails)] {
             if at.len() == all.len() {
+                // The claim holds nowhere in this setting, so `places` is empty.
                 return vec![word.replace(" at", "")];
             }
             if !at.is_empty() {
@@ -416,7 +425,8 @@ impl Verdict {
         places
     }
 
-    /// Returns the measured values as JSON.
+    /// Returns the verdict as JSON. Labels are the keys of the values, so of values with the same label only the last
+    /// one is there.
     pub fn json(&self) -> serde_json::Value {
         let values = self.values().into_iter();
         let values = values.map(|value| (value.label, json!(value.value)));
@@ -467,7 +477,8 @@ fn with_unit(text: &impl ToString, unit: &str) -> String {
     format!("{} {unit}", text.to_string()).trim_end().to_owned()
 }
 
-/// Returns the number of decimals of a value: a larger value gets fewer.
+/// Returns the number of decimals of a value: a larger value gets fewer. From 0.1 on, values get three or four
+/// significant digits, which is about as exact as the measurements are. A guess.
 fn decimals(value: f64) -> usize {
     match value.abs() {
         0.0..10.0 => 3,

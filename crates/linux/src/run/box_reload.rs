@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_proxy::BoxCore;
 use braid_proxy::app::Ctx;
-use braid_proxy::config::BoxConfig;
+use braid_proxy::config::{BoxConfig, Changes};
 use braid_proxy::control::{Answer, STOPPING};
 
 use super::gateway_box::{BoxHost, SilenceDetector, warn_of_plaintext};
@@ -15,57 +15,72 @@ use super::uplinks::in_use;
 use crate::driver::Context;
 use crate::net::{Result, SystemError};
 
-/// Grace period in which a removed link keeps its path and routes, so that the ends of its subflows are sent and
+/// Grace period in which a removed link keeps its path and routes, so that the FINs of its subflows are sent and
 /// acknowledged over the link. The value is a guess: longer than several round trips.
 const LINK_REMOVAL_GRACE: Duration = Duration::from_secs(3);
 
 impl BoxHost<'_> {
-    /// Applies configurations that were read again, and answers the clients that asked for this.
-    pub(super) fn take_over(&mut self, context: &mut Context<'_, BoxCore>) {
-        while let Some((read, asker)) = self.reload.as_ref().and_then(|reloader| reloader.next()) {
-            let outcome = read.map_err(|error| reload::refuse(&error));
-            let outcome = outcome.and_then(|new| {
-                if context.core.is_stopping() {
-                    return Err(Answer::Wrong(STOPPING.to_owned()));
-                }
-                let mut config = match &self.reload {
-                    Some(reloader) => reloader.config.clone(),
-                    None => {
-                        return Err(Answer::Error(
-                            "the box was started without a configuration file".to_owned(),
-                        ));
-                    }
-                };
-                let changes = config.reload(new);
-                let changed = self.change_to(context, &config);
-                changed.map_err(|error| Answer::Error(error.to_string()))?;
-                if let Some(reloader) = &mut self.reload {
-                    reloader.config = config;
-                }
-                self.update_machine_faults(context.core);
-                Ok(changes)
-            });
-            reload::report(outcome, asker);
+    /// Applies each configuration that the reloader's thread has read meanwhile, and answers the client that asked for
+    /// the reload.
+    pub(super) fn apply_reloads(&mut self, context: &mut Context<'_, BoxCore>) {
+        while let Some(reloader) = &self.reload
+            && let Some((read, client)) = reloader.next()
+        {
+            let before = reloader.config.clone();
+            let outcome = read
+                .map_err(|error| reload::refuse(&error))
+                .and_then(|new| self.apply(context, &before, new));
+            reload::report(outcome, client);
         }
     }
 
-    /// Changes the box to `config`. Steps that may fail come first, and are undone if one of them fails.
-    fn change_to(&mut self, context: &mut Context<'_, BoxCore>, config: &BoxConfig) -> Result<()> {
-        let Some(before) = self.reload.as_ref().map(|reloader| reloader.config.clone()) else {
-            return Ok(());
-        };
+    /// Applies `new`, the current content of the file, in place of `before`, and returns what it changes.
+    fn apply(
+        &mut self,
+        context: &mut Context<'_, BoxCore>,
+        before: &BoxConfig,
+        new: BoxConfig,
+    ) -> std::result::Result<Changes, Answer> {
+        if context.core.is_stopping() {
+            // The core answers every change so while it stops. Other than `Answer::Error`, this is not logged as an
+            // error.
+            return Err(Answer::Wrong(STOPPING.to_owned()));
+        }
+        let mut config = before.clone();
+        let changes = config.reload(new);
+        let changed = self.change_to(context, before, &config);
+        changed.map_err(|error| Answer::Error(error.to_string()))?;
+        if let Some(reloader) = &mut self.reload {
+            reloader.config = config;
+        }
+        // `change_to` has refreshed the faults, but those of the local network depend on the configuration in use,
+        // which was still the earlier one.
+        self.update_machine_faults(context.core);
+        Ok(changes)
+    }
+
+    /// Changes the box from `before` to `config`. Steps that may fail come first, and are undone if one of them fails.
+    fn change_to(
+        &mut self,
+        context: &mut Context<'_, BoxCore>,
+        before: &BoxConfig,
+        config: &BoxConfig,
+    ) -> Result<()> {
         let mut places = self.network.places.clone();
         let leave_at = context.now + LINK_REMOVAL_GRACE;
         let Some(added) = places.change(&config.links, leave_at) else {
-            let action = "add so many links while removed links still close";
-            return Err(SystemError::other(action, "try again in a few seconds"));
+            let action = "add the new links while links that were removed a moment ago still close";
+            return Err(SystemError::other(action, "reload again in a few seconds"));
         };
+        // The listeners come before the rules: they are the most likely to fail (an address may be in use), and the
+        // easiest to undo. Without its rule, a new listener can be reached over the links, but no connection is
+        // accepted before this function returns. From then on the rule drops the packets of such a connection.
         context.sockets.listen_only(&config.socks)?;
-        let places = std::mem::replace(&mut self.network.places, places);
+        let places_before = std::mem::replace(&mut self.network.places, places);
         if let Err(error) = self.change_network(config) {
-            self.network.places = places;
+            self.network.places = places_before;
             let undone = [
-                self.change_network(&before),
+                self.change_network(before),
                 context.sockets.listen_only(&before.socks),
             ];
             for error in undone.into_iter().filter_map(Result::err) {
@@ -75,13 +90,15 @@ impl BoxHost<'_> {
             return Err(error);
         }
         self.change_core(context, config, &added);
-        let changed_gateways = self.changed_gateways(&before);
         self.refresh(context);
-        for place in changed_gateways {
+        // The routes lead to the new gateways from now on.
+        for place in self.changed_gateways(before) {
             context
                 .stack
                 .revalidate_path(context.now, self.paths[place]);
         }
+        // `refresh` does this only if the state of a link has changed. But the link that forwards may have been
+        // removed.
         self.keep_forwarding(context.core);
         if before.servers != config.servers {
             warn_of_plaintext(config);
@@ -89,7 +106,7 @@ impl BoxHost<'_> {
         Ok(())
     }
 
-    /// Changes rules, settings and routing to `config`.
+    /// Changes packet filter rules, sysctls and routing to `config`.
     fn change_network(&mut self, config: &BoxConfig) -> Result<()> {
         self.network.apply_rules(config)?;
         self.network.route(config)
@@ -110,29 +127,40 @@ impl BoxHost<'_> {
             stack: context.stack,
             downstream: context.sockets,
         };
+        // The paths of removed links, which this returns, stay for their grace period: `clear_places` removes them.
         core.reload(&mut ctx, config);
         let network = &mut self.network;
         let v6 = network.guard.device().has_v6();
         for (place, config_index) in added {
             let uplinks = network.places.uplinks(config);
             let state = network.state_when_routed(*place);
-            let number = u8::try_from(*place).unwrap_or(u8::MAX);
-            let addresses = uplinks.addresses_of(number, &config.links[*config_index], &state, v6);
+            let number = Places::path(*place).0;
+            let link = &config.links[*config_index];
+            let addresses = uplinks.addresses_of(number, link, &state, v6);
             network
                 .addresses
                 .resize(network.addresses.len().max(*place + 1), addresses);
             network.addresses[*place] = addresses;
             let addresses = in_use(addresses, &network.links, *place);
+            // The place of an earlier link has a path already, and a stack never forgets a path.
             let path = match self.paths.get(*place) {
                 Some(path) => {
                     core.replace_link(now, *path, (*config_index, addresses), context.stack)
                 }
                 None => core.add_link(now, *config_index, addresses, context.stack),
             };
-            let Ok(path) = path.inspect_err(|error| tracing::error!(%error, "cannot add a link: it carries no \
-                                                                             traffic until the box is restarted"))
-            else {
-                continue;
+            let path = match path {
+                Ok(path) => path,
+                // The stack has room for 256 paths, and there are fewer places. If it refused one nevertheless, the
+                // paths of further links would not be those of their places.
+                Err(error) => {
+                    tracing::error!(
+                        link = link.name,
+                        %error,
+                        "cannot add this link and those after it: they carry no traffic until the box is restarted"
+                    );
+                    return;
+                }
             };
             debug_assert_eq!(path, Places::path(*place));
             context.tunnel.add_link(path, network.socket_mark(path));
@@ -143,8 +171,8 @@ impl BoxHost<'_> {
         }
     }
 
-    /// Returns the places of links whose gateway setting changed. Packets of such a link take another route
-    /// although nothing about the interface changed. So the engine has to validate the paths of these links.
+    /// Returns the places of links that kept their place and got another gateway. Packets of such a link take another
+    /// route although nothing about the interface changed. So the engine has to validate the paths of these links.
     fn changed_gateways(&self, before: &BoxConfig) -> Vec<usize> {
         let has_changed = |place: &usize| {
             self.network.places.link(*place).is_some_and(|link| {
@@ -162,10 +190,13 @@ impl BoxHost<'_> {
             return;
         }
         for place in &cleared {
-            let (now, path) = (context.now, self.paths[*place]);
-            context.core.remove_path(now, path, context.stack);
+            let Some(path) = self.paths.get(*place).copied() else {
+                continue;
+            };
+            context.core.remove_path(context.now, path, context.stack);
             context.tunnel.remove(path);
             if let Some(mtu) = self.network.mtus.get_mut(*place) {
+                // `Network::route` then sets the MTU of the next link at this place.
                 *mtu = 0;
             }
         }
@@ -173,8 +204,8 @@ impl BoxHost<'_> {
             return;
         };
         if let Err(error) = self.change_network(&config) {
-            tracing::warn!(%error, "cannot remove all routes of a link that was removed; they stay until the \
-                                    box ends");
+            tracing::warn!(%error, "cannot remove all rules and routes of a link that was removed; they stay until the \
+                                    next reload or the end of the box");
         }
         self.refresh(context);
     }

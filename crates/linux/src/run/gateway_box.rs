@@ -356,7 +356,7 @@ impl Host<BoxCore> for BoxHost<'_> {
                 return self.keep_forwarding(context.core);
             }
             (HANGUP_TOKEN, _, Some(reloader)) => return reloader.on_signal(),
-            (RELOADED_TOKEN, _, Some(_)) => return self.take_over(context),
+            (RELOADED_TOKEN, _, Some(_)) => return self.apply_reloads(context),
             _ => {}
         }
         let news = self.network.links.has_news() | self.network.guard.has_news();

@@ -23,6 +23,8 @@ use crate::tun::{PacketTun, Tun};
 /// Maximum number of places. Each range of addresses that a configuration may set is large enough for this
 /// number. A configuration has at most 16 links, so 8 places are left for removed links in their grace period.
 const MAX_PLACES: usize = 24;
+// A path has the number of its place, and a `PathId` has 8 bits.
+const _: () = assert!(MAX_PLACES <= 256);
 
 /// The links, rules and settings of a box in the kernel.
 #[derive(Debug)]

@@ -1,10 +1,12 @@
-//! Saves the records of a box about paths and servers. A separate thread writes the file, so that a slow disk does
-//! not delay the box.
+//! Saves what a box has measured of paths and servers: its records, which operators know as measurements. A separate
+//! thread writes the file, so that a slow disk does not delay the box.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -14,8 +16,8 @@ use braid_proxy::records::{RecordStore, SavedState, StoreError};
 use crate::net::InstanceNames;
 use crate::store::RecordFile;
 
-/// Interval at which changed records are saved. If the process is killed, the changes since the last save are
-/// lost. The value is a guess.
+/// Interval at which records are saved if they have changed. If the process is killed, the changes since the last save
+/// are lost. The value is a guess.
 pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The thread that saves records, and its queue.
@@ -23,8 +25,10 @@ pub(super) const SAVE_INTERVAL: Duration = Duration::from_secs(60);
 pub(super) struct RecordWriter {
     records: SyncSender<SavedState>,
     thread: JoinHandle<()>,
-    /// The records that the thread got last.
+    /// The records that were queued last; at first, those in the file.
     last_submitted: SavedState,
+    /// True if the thread's last save failed.
+    has_failed: Arc<AtomicBool>,
 }
 
 impl RecordWriter {
@@ -34,6 +38,7 @@ impl RecordWriter {
         directory: &Path,
         instance_names: &InstanceNames,
     ) -> (Option<RecordWriter>, SavedState) {
+        // Each instance has a TUN device of its own, so instances with one directory have different files.
         let path = directory.join(format!("box-{}.redb", instance_names.tun()));
         let opened = make(directory)
             .and_then(|()| RecordFile::open(&path))
@@ -44,8 +49,8 @@ impl RecordWriter {
             Ok((record_writer, records)) => (Some(record_writer), records),
             Err(error) => {
                 let path = path.display();
-                tracing::warn!(%path, %error, "cannot open the file of path measurements: the box works without \
-                                               this file, and loses its measurements when it ends");
+                tracing::warn!(%path, %error, "cannot open the file of measurements: the box works without this \
+                                               file, and loses its measurements when it ends");
                 (None, SavedState::default())
             }
         }
@@ -57,10 +62,16 @@ impl RecordWriter {
     ) -> Result<RecordWriter, StoreError> {
         // One set of records may wait while another is saved.
         let (records, to_save) = sync_channel::<SavedState>(1);
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let failed = Arc::clone(&has_failed);
         let save = move || {
             for records in to_save {
-                if let Err(error) = store.save(&records) {
-                    tracing::warn!(%error, "cannot save the path measurements: they are lost if the box ends now");
+                let saved = store.save(&records);
+                // The flag orders no other memory, so `Relaxed` suffices.
+                failed.store(saved.is_err(), Ordering::Relaxed);
+                if let Err(error) = saved {
+                    tracing::warn!(%error, "cannot save the measurements: they are lost if the box ends now; the \
+                                            next attempt follows within a minute");
                 }
             }
         };
@@ -71,29 +82,36 @@ impl RecordWriter {
             records,
             thread,
             last_submitted: saved.clone(),
+            has_failed,
         })
     }
 
-    /// Queues `records` for the thread if they changed. Does nothing if the disk is so slow that a set of
-    /// records still waits: a later call queues newer records.
+    /// Queues `records` for the thread if they changed or the last save failed. Does nothing if the disk is so slow
+    /// that a set of records still waits: a later call queues newer records.
     pub fn submit(&mut self, records: SavedState) {
-        if records != self.last_submitted && self.records.try_send(records.clone()).is_ok() {
+        if self.needs_save(&records) && self.records.try_send(records.clone()).is_ok() {
             self.last_submitted = records;
         }
     }
 
-    /// Saves `records`, and waits until they are written.
+    /// Saves `records` unless they are saved already, and waits until the thread has ended. Nothing is repeated if
+    /// this save fails.
     pub fn finish(self, records: SavedState) {
-        if records != self.last_submitted {
+        if self.needs_save(&records) {
             // Sending fails only if the thread has ended. Nothing can be saved then.
             let _ = self.records.send(records);
         }
         drop(self.records);
+        // Joining fails only if the thread has panicked, which the panic has reported already.
         let _ = self.thread.join();
+    }
+
+    fn needs_save(&self, records: &SavedState) -> bool {
+        *records != self.last_submitted || self.has_failed.load(Ordering::Relaxed)
     }
 }
 
-/// Creates the directory if it is missing. Only its owner may look into it.
+/// Creates the directory if it is missing, so that only its owner may look into it.
 ///
 /// # Errors
 /// Fails if the parent of the directory is missing, or if this process may not write there.
@@ -106,7 +124,8 @@ pub(super) fn make(directory: &Path) -> Result<(), StoreError> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
+    use std::sync::mpsc::Sender;
 
     use braid_engine::PathRecord;
     use braid_proxy::records::SavedRecord;
@@ -125,6 +144,27 @@ mod tests {
         fn save(&mut self, saved: &SavedState) -> Result<(), StoreError> {
             self.0.lock().unwrap().push(saved.clone());
             Ok(())
+        }
+    }
+
+    /// A disk that fails once. It reports each attempt.
+    struct FailsOnce {
+        attempts: Sender<SavedState>,
+        has_failed: bool,
+    }
+
+    impl RecordStore for FailsOnce {
+        fn load(&mut self) -> Result<SavedState, StoreError> {
+            Ok(SavedState::default())
+        }
+
+        fn save(&mut self, saved: &SavedState) -> Result<(), StoreError> {
+            self.attempts.send(saved.clone())?;
+            if std::mem::replace(&mut self.has_failed, true) {
+                Ok(())
+            } else {
+                Err("the disk is full".into())
+            }
         }
     }
 
@@ -153,5 +193,33 @@ mod tests {
         let record_writer = RecordWriter::start(Box::new(memory.clone()), &records(3)).unwrap();
         record_writer.finish(records(3));
         assert_eq!(memory.0.lock().unwrap().len(), 2);
+    }
+
+    /// Waits until the writer's thread has set `flag` to `value`, for 10 s at most.
+    fn wait_for(flag: &AtomicBool, value: bool) {
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while flag.load(Ordering::Relaxed) != value {
+            assert!(std::time::Instant::now() < deadline, "not {value} in time");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_failed_save_is_repeated_although_the_records_are_the_same() {
+        let (attempts, attempted) = std::sync::mpsc::channel();
+        let store = FailsOnce {
+            attempts,
+            has_failed: false,
+        };
+        let mut record_writer = RecordWriter::start(Box::new(store), &records(1)).unwrap();
+        record_writer.submit(records(2));
+        assert_eq!(attempted.recv().unwrap(), records(2));
+        // The thread sets the flag after the attempt.
+        wait_for(&record_writer.has_failed, true);
+        record_writer.submit(records(2));
+        assert_eq!(attempted.recv().unwrap(), records(2));
+        wait_for(&record_writer.has_failed, false);
+        record_writer.finish(records(2));
+        assert_eq!(attempted.recv().ok(), None, "saved already");
     }
 }

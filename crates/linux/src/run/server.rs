@@ -279,7 +279,7 @@ impl Host<ServerCore> for ServerHost<'_> {
                 return control.serve(context.now, context.core, context.stack, reload_requests);
             }
             (HANGUP_TOKEN, _, Some(reloader)) => return reloader.on_signal(),
-            (RELOADED_TOKEN, _, Some(_)) => return self.take_over(context),
+            (RELOADED_TOKEN, _, Some(_)) => return self.apply_reloads(context),
             _ => {}
         }
         let news = self.links.has_news() | self.guard.has_news();
@@ -314,12 +314,13 @@ impl Host<ServerCore> for ServerHost<'_> {
 }
 
 impl ServerHost<'_> {
-    /// Applies configurations that were read again.
-    fn take_over(&mut self, context: &mut Context<'_, ServerCore>) {
+    /// Applies each configuration that the reloader's thread has read meanwhile, and answers the client that asked for
+    /// the reload.
+    fn apply_reloads(&mut self, context: &mut Context<'_, ServerCore>) {
         let Some(reloader) = &mut self.reload else {
             return;
         };
-        while let Some((read, asker)) = reloader.next() {
+        while let Some((read, client)) = reloader.next() {
             let outcome = read.map_err(|error| reload::refuse(&error)).map(|new| {
                 let changes = reloader.config.reload(new);
                 let mut ctx = Ctx {
@@ -330,7 +331,7 @@ impl ServerHost<'_> {
                 context.core.reload(&mut ctx, &reloader.config);
                 changes
             });
-            reload::report(outcome, asker);
+            reload::report(outcome, client);
         }
     }
 }

@@ -62,8 +62,8 @@ pub enum Answer {
     Done,
     /// The configuration was read again.
     Reloaded(Changes),
-    /// The request names a link or a server that does not exist, or is not for a process of this role. The text
-    /// says what is expected.
+    /// The request names a link or a server that does not exist, is not for a process of this role, or asks for a
+    /// change while the process stops. The text says what is expected.
     Wrong(String),
     /// The change was not made. The text says why.
     Error(String),

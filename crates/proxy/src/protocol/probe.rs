@@ -18,12 +18,14 @@ use super::prefix::Prefix;
 use super::quality::Quality;
 use super::socks::ServerHandshake;
 
-/// Maximum number of records in a train. Ten records and the bytes before them fit an initial window of ten
-/// segments (RFC 6928). Pacing does not delay an initial window.
+/// Maximum number of records in a train. Ten records and the bytes before them about fill an initial window of ten
+/// segments (RFC 6928), which pacing does not delay.
 pub(crate) const MAX_TRAIN_RECORDS: u8 = 10;
-/// Number of leading records that pacing does not delay if the engine has no measurements of the path. The engine
-/// then sends four segments unpaced.
+/// Minimum number of leading records from which a capacity is computed, unless fewer were unpaced. If the engine has no
+/// measurements of the path, it sends four segments unpaced.
 pub(crate) const UNPACED_RECORDS: u8 = 4;
+/// Number of bytes of the record with a protected answer: the answer and its content type are padded to 128 bytes.
+pub(crate) const ANSWER_RECORD_LEN: usize = 127 + RECORD_OVERHEAD;
 /// Number of payload bytes in a record. With its protection a record has 1,400 bytes. They fit a packet of 1,500
 /// bytes with any TCP options, and the channel does not pad them.
 pub(crate) const RECORD_LEN: usize = 1400 - RECORD_OVERHEAD;

@@ -1,4 +1,5 @@
-//! The server's side of probes. A box sends a probe to measure its link from the server.
+//! The server's side of probes. A box requests a probe to measure the bandwidth of one of its links in the direction
+//! from the server: the server sends a train of packets over the link.
 
 use core::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::protocol::socks::RequestMetadata;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// Answers a probe with the egress metrics, and sends the train.
+    /// Answers the request for a probe with the egress metrics, and sends the train.
     pub(super) fn on_probe(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -32,14 +33,15 @@ impl ServerCore {
             .as_ref()
             .filter(|g| self.verifier.check_probe(g, metadata.into()));
         let Some(user) = grant.map(|g| g.user) else {
-            // As for a request, the password is valid, but its signature is not for this probe.
+            // The password was accepted, but the signature is not that of this probe. A request for a destination
+            // with a wrong signature is refused in the same way.
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };
         self.handshakes.end(ctx.now, session.remote, handshake);
         // The session was not added to the user's count, so its end must not subtract from that count.
         session.user = None;
-        // `Departing` needs the answer below. If the answer fails, `drop_session` must not find a handshake, which
-        // it would end a second time.
+        // The handshake has ended, so the stage must change before `drop_session`, which would end the handshake a
+        // second time. The next stage, `Departing`, begins with the answer.
         session.stage = Stage::Closing;
         let mut train = Train::decode(&metadata.hints);
         let allowance = &mut self.allowances[user];
@@ -51,25 +53,23 @@ impl ServerCore {
         }
         self.counters.trains += u64::from(train.records > 0);
         let conn = session.channel.conn;
-        // This attempt to a target serves later probes. The answer to this probe does not wait for the attempt's
-        // result.
+        // A probe also makes the server measure its way to one of its targets, addresses on the Internet. The result
+        // counts in the answers to later probes; this answer does not wait for it.
         self.egress.connect_to_target(ctx);
+        // The answer has this number, so it is computed before the answer is sent.
         let unpaced = train.records.min(unpaced_records(ctx.stack, conn));
         let asked = probe::asked(&metadata.hints).into_iter();
         let known = asked.filter_map(|p| Some((p, self.egress.quality_of(ctx.now, user, p)?)));
         let known: Vec<_> = known.collect();
         let answer = probe::answer(train.records, unpaced, self.egress.quality(ctx.now), &known);
-        let began = ctx.now;
-        if let Some(session) = self.sessions.get_mut(id) {
-            if !send_all(ctx, &mut session.channel, &answer) {
-                return self.drop_session(ctx, id);
-            }
-            session.stage = Stage::Departing(Departures {
-                train,
-                sent: 0,
-                began,
-            });
+        if !send_all(ctx, &mut session.channel, &answer) {
+            return self.drop_session(ctx, id);
         }
+        session.stage = Stage::Departing(Departures {
+            train,
+            sent: 0,
+            began: ctx.now,
+        });
         self.send_due_records(ctx, id);
     }
 
@@ -87,8 +87,8 @@ impl ServerCore {
             return;
         };
         while departures.sent < departures.train.records && departures.next() <= ctx.now {
-            // The record has the actual time and not the planned time, because the box compares the departure with
-            // the arrival.
+            // The record carries the actual time and not the planned one, because the box compares the times between
+            // departures with those between arrivals.
             let since_answer: Duration = ctx.now.saturating_since(departures.began);
             departures.sent += 1;
             if !send_all(ctx, channel, &probe::record(since_answer)) {
@@ -108,13 +108,38 @@ impl ServerCore {
     }
 }
 
-/// Returns the number of records that pacing does not delay now: as many as fit the unused part of the initial
-/// window. If the engine has no measurements of the path, only the first few packets of that window count. The box
-/// ignores the spacing of the other records, which the server's pacing determines.
+/// Returns the number of records behind the answer that the engine's pacing will not delay. Pacing delays what exceeds
+/// an initial window, or only four segments if the engine has no measurements of the path. The delayed records arrive
+/// as the server's pacing spaced them, so the box computes nothing from them.
 fn unpaced_records(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
     // A box probes over regular TCP, so the connection has one subflow.
-    let bytes = subflows.first().map_or(0, |subflow| subflow.unpaced);
+    let unpaced = subflows.first().map_or(0, |subflow| subflow.unpaced);
+    let unsent = stack.conn_stats(conn);
+    let unsent = unsent.map_or(0, |stats| stats.unsent.iter().sum());
+    records_within(unpaced, unsent)
+}
+
+/// Returns the number of records that fit `unpaced` bytes behind the answer and `unsent` earlier bytes.
+fn records_within(unpaced: u64, unsent: u64) -> u8 {
+    let room = unpaced.saturating_sub(unsent + probe::ANSWER_RECORD_LEN as u64);
     // The answer has one byte for the number, and a train is shorter than 255 records.
-    u8::try_from(bytes / (probe::RECORD_LEN + RECORD_OVERHEAD) as u64).unwrap_or(u8::MAX)
+    u8::try_from(room / (probe::RECORD_LEN + RECORD_OVERHEAD) as u64).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_records_that_fit_behind_the_answer_are_unpaced() {
+        // Four segments of 1,448 bytes (IPv4 with timestamps) hold an answer and four records: 149 + 5,600 bytes.
+        // Those of 1,428 bytes (IPv6) hold three.
+        assert_eq!(records_within(4 * 1448, 0), 4);
+        assert_eq!(records_within(4 * 1428, 0), 3);
+        // The greeting has not left yet.
+        assert_eq!(records_within(149 + 149 + 2 * 1400, 149), 2);
+        assert_eq!(records_within(149 + 149 + 2 * 1400 - 1, 149), 1);
+        assert_eq!(records_within(100, 0), 0);
+    }
 }

@@ -1,4 +1,6 @@
-//! The pace of probes. Servers are probed more often while users send, and while they do not answer.
+//! The pace of probes. A probe is a TCP handshake here, which shows that a server answers over a link; the probes of
+//! `protocol::probe`, which measure bandwidth, have another pace. A server is probed more often while users have
+//! traffic, and while the server does not answer.
 
 use core::time::Duration;
 
@@ -12,7 +14,7 @@ use crate::config::Probing;
 #[derive(Debug)]
 pub(super) struct ProbePace {
     pub(super) settings: Probing,
-    /// The time at which a user's bytes last moved.
+    /// The time of the last traffic of users: a request for a connection, or bytes in either direction.
     last_traffic: Option<Instant>,
 }
 
@@ -24,20 +26,21 @@ impl ProbePace {
         }
     }
 
-    /// Records that a user's bytes moved.
+    /// Records traffic of a user.
     pub(super) fn note_traffic(&mut self, now: Instant) {
         self.last_traffic = Some(now);
     }
 
-    /// Returns whether a user's bytes moved within `time`.
+    /// Returns whether users had traffic within the last `time`.
     pub(super) fn had_traffic(&self, now: Instant, time: Duration) -> bool {
         let last = self.last_traffic;
         last.is_some_and(|at| now.saturating_since(at) < time)
     }
 
-    /// Returns whether probes use the short interval because users send.
+    /// Returns whether probes have the short interval because users had traffic.
     pub(super) fn is_busy(&self, now: Instant) -> bool {
-        // Two intervals, so that at least one more probe comes at the short interval after the last bytes.
+        // The next probe after the last bytes is planned already. Two intervals ensure that one more follows it at the
+        // short interval: a user may be waiting for an answer over a link that has just failed.
         self.had_traffic(now, self.settings.busy * 2)
     }
 
@@ -50,16 +53,22 @@ impl ProbePace {
         current: bool,
     ) -> Duration {
         if health.reach == Reach::Down {
-            // Probes over a metered link cost money, so the interval doubles with each failure. It never exceeds the
-            // interval without traffic, which 32-fold reaches with the defaults (1 s and 30 s).
+            // Users may be waiting for the server's return, and they send nothing meanwhile. So the interval is short
+            // even without traffic. Over a metered link this would cost money, so there the interval doubles with
+            // each failure: it is 2-fold after one failure and 32-fold from five on. With the defaults (1 s and 30 s),
+            // 32-fold exceeds `idle`.
             let shift = if link.metered {
                 health.failures.min(5)
             } else {
                 0
             };
             let slow = self.settings.failing * (1 << shift);
+            // The doubling ends at `idle`, at which even a server that answers is probed. A file may set `failing`
+            // above `idle`; the interval is `failing` then.
             return slow.min(self.settings.idle.max(self.settings.failing));
         }
+        // Users depend only on the servers that new connections go to. The others are probed to be known as a
+        // replacement.
         if current && self.is_busy(now) {
             self.settings.busy
         } else {

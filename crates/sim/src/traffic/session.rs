@@ -1,5 +1,5 @@
-//! A session that multiplexes several streams over one connection: video frames with types and deadlines, and
-//! bulk data.
+//! A session: several streams over one connection. They carry video frames, which have types and deadlines, and bulk
+//! data.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct Session {
 /// A video frame of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// The time at which the encoder produces the frame, from the opening of the connection.
+    /// The time at which the encoder produces the frame, counted from the opening of the connection.
     pub at: Duration,
     /// The frame's stream.
     pub stream: u16,
@@ -28,14 +28,14 @@ pub struct Frame {
     pub priority: u8,
     /// The frame's type.
     pub kind: Kind,
-    /// The frame's length, bytes.
+    /// The frame's size, bytes.
     pub len: u32,
     /// The time from `at` after which the frame is too late to be shown.
     pub deadline: Duration,
 }
 
 impl Frame {
-    /// Returns the frame as a message of a session that began at `opened_at`.
+    /// Returns the frame as a message of a session whose connection was opened at `opened_at`.
     pub fn message(&self, opened_at: Instant) -> Message {
         let made_at = opened_at + self.at;
         Message {
@@ -54,16 +54,19 @@ impl Frame {
 pub struct Bulk {
     /// The number of the stream. It must differ from the streams of the frames.
     pub stream: u16,
-    /// The stream's priority.
+    /// The stream's priority; 0 is the most urgent.
     pub priority: u8,
     /// Bytes of each message; 0 counts as 1.
     pub message: u32,
     /// The rate at which messages are made, bit/s. With `None`, the next message is made as soon as the previous
     /// one is written, so that the send buffer is always full.
     pub rate: Option<u64>,
-    /// The time for which messages are made, from the opening of the connection.
+    /// The duration for which messages are made, counted from the opening of the connection.
     pub span: Duration,
 }
+
+// The paper on PO, whose video experiments (po-4 and others) use this model, does not describe its video. So these
+// numbers are guesses: common values of broadcast video.
 
 /// Frames per second of a video.
 const FPS: u32 = 25;
@@ -72,8 +75,9 @@ const GROUP: u32 = 12;
 /// The mean rate of a video, bit/s.
 const RATE: u32 = 4_000_000;
 
-/// A model of a video encoder of 25 frames per second and 4 Mbit/s. It makes groups of 12 pictures
-/// I BB P BB P ..., in which all frames of a type have the same size; the sizes I:P:B are 6:3:1.
+/// A model of a video encoder that makes 25 frames per second, 4 Mbit/s in all. Frames come in groups of 12, in the
+/// order I BB P BB P ... of their types. All frames of a type have the same size, and the sizes I:P:B are 6:3:1, also a
+/// guess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Video {
     /// Stream and priority of I frames. The other frames of the group depend on the I frame.
@@ -93,10 +97,10 @@ impl Default for Video {
 }
 
 impl Video {
-    /// The time from a frame's production after which the frame is too late to be shown.
+    /// The time from a frame's production after which the frame is too late to be shown. A guess.
     pub const DEADLINE: Duration = Duration::from_millis(250);
 
-    /// Returns the frames of `span`, the first at 0.
+    /// Returns the frames that the encoder produces within `span`, the first at 0.
     pub fn frames(&self, span: Duration) -> Vec<Frame> {
         let group_weight: u32 = (0..GROUP).map(|n| weight(n).1).sum();
         let frame = |n: u32| {
@@ -107,8 +111,7 @@ impl Video {
                 stream,
                 priority,
                 kind,
-                // A group has RATE * GROUP / FPS bits. A frame gets a share of these bits by its weight; 8 bits
-                // are a byte.
+                // A group has RATE / 8 * GROUP / FPS bytes. A frame's share of them is its weight.
                 len: RATE / 8 * GROUP / FPS * weight / group_weight,
                 deadline: Video::DEADLINE,
             }
@@ -117,7 +120,7 @@ impl Video {
         frames.take_while(|f| f.at < span).collect()
     }
 
-    /// Returns stream and priority of frames of this type.
+    /// Returns the stream and the priority of frames of the type `kind`.
     pub fn carrier(&self, kind: Kind) -> (u16, u8) {
         match kind {
             Kind::I => self.important,
@@ -137,23 +140,26 @@ fn weight(n: u32) -> (Kind, u32) {
 }
 
 impl Bulk {
-    /// Returns the bytes of a message: at least one, because without bytes no time would pass between messages.
+    /// Returns the number of bytes of a message. It is at least one: messages without bytes would all be due at the
+    /// same time, and `make_due` would not end.
     fn len(&self) -> u64 {
         self.message.max(1).into()
     }
 
-    /// Returns the time of message `n` from the opening of the connection; `None` without a rate.
+    /// Returns the time at which message `n`, counted from 0, is made, from the opening of the connection. Returns
+    /// `None` without a rate, and at the rate 0, at which no message is made.
     fn made_at(&self, n: u64) -> Option<Duration> {
         let bits = u128::from(n) * u128::from(self.len()) * 8;
         let ns = (bits * 1_000_000_000).checked_div(u128::from(self.rate?))?;
         Some(Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX)))
     }
 
-    /// Returns the time of message number `made` if it is due `elapsed` after the opening.
+    /// Returns the time at which the next message is made if it is due `elapsed` after the opening of the connection.
+    /// `made` messages were made before, and `out` holds those that are not written yet.
     fn next_due(&self, made: u64, elapsed: Duration, out: &Outbox) -> Option<Duration> {
         let at = match self.rate {
             Some(_) => self.made_at(made)?,
-            // The previous message is not written yet.
+            // The next message waits until the previous one is written.
             None if out.holds(self.stream) => return None,
             None => elapsed,
         };
@@ -171,7 +177,7 @@ pub struct Progress {
 }
 
 impl Session {
-    /// Makes the messages that are due `elapsed` after `opened_at`.
+    /// Makes the messages that are due `elapsed` after `opened_at`, and puts them into `out`.
     pub fn make_due(
         &self,
         progress: &mut Progress,
@@ -195,24 +201,27 @@ impl Session {
                     made_at: opened_at + at,
                     deadline: None,
                 });
+                // Without a rate, the next message waits until this one is written.
+                if bulk.rate.is_none() {
+                    break;
+                }
             }
         }
     }
 
-    /// Returns the time of the next message, from the opening of the connection. Returns `None` if only bulk
-    /// streams without a rate make more messages.
+    /// Returns the time of the next message whose time is known in advance, from the opening of the connection. Returns
+    /// `None` if there is none. Bulk streams without a rate may nevertheless make more messages, whenever the send
+    /// buffer has room.
     pub fn next(&self, progress: &Progress) -> Option<Duration> {
         let frame = self.frames.get(progress.frames).map(|f| f.at);
         let bulk = self.bulk.iter().enumerate().filter_map(|(n, bulk)| {
             let made = progress.bulk.get(n).copied().unwrap_or(0);
-            // Without a rate, the send buffer decides when the next message is made, not the time.
-            let at = bulk.made_at(made).unwrap_or(bulk.span);
-            (at < bulk.span).then_some(at)
+            bulk.made_at(made).filter(|at| *at < bulk.span)
         });
         frame.into_iter().chain(bulk).min()
     }
 
-    /// Returns whether the session makes no more messages.
+    /// Returns whether the session makes no more messages, `elapsed` after the opening of the connection.
     pub(super) fn is_over(&self, progress: &Progress, elapsed: Duration) -> bool {
         let continues = |b: &Bulk| b.rate.is_none() && elapsed < b.span;
         self.next(progress).is_none() && !self.bulk.iter().any(continues)
