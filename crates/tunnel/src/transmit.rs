@@ -217,8 +217,16 @@ impl Tunnel {
         (fit, again, sole): (usize, bool, bool),
         datagram: &mut Datagram,
     ) -> bool {
+        // A server's rules are the box's, so it states none.
+        let (urgency, mode) = if self.is_box() {
+            self.outgoing.policy(packet.flow)
+        } else {
+            Default::default()
+        };
         let label = Label {
             flow: packet.flow,
+            urgency,
+            mode,
             sequence: header::truncate(packet.sequence),
             hides_losses: self.outgoing.hides_losses(packet.flow),
             sole,
