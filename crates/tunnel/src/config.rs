@@ -3,6 +3,8 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use braid_engine::Urgency;
+
 /// Most paths of a session, as many as a box may have links. Flows keep a record for each.
 pub const MAX_PATHS: usize = 16;
 /// Most flows in each direction: frames have 10 bits for the number of a flow.
@@ -42,6 +44,9 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// The least urgent level of which [`Mode::Redundant`] sends copies: above the default, which is 3 (RFC 9218).
+    pub const LEAST_URGENT_COPIED: Urgency = Urgency::new(2).expect("a level");
+
     /// All modes. The place of a mode is its number in frames.
     pub const ALL: [Mode; 4] = [
         Mode::Aggregate,

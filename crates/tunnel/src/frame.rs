@@ -361,9 +361,8 @@ fn urgency(bits: u16) -> Option<Urgency> {
 }
 
 fn emit_policy_and_flow(label: &Label, out: &mut Vec<u8>) {
-    let urgency = label
-        .urgency
-        .map_or(0, |u| URGENCY_KNOWN | u16::from(u.level()) << URGENCY_SHIFT);
+    let of_urgency = |u: Urgency| URGENCY_KNOWN | (u16::from(u.level()) << URGENCY_SHIFT);
+    let urgency = label.urgency.map_or(0, of_urgency);
     let mode = (label.mode as u16) << MODE_SHIFT;
     let bits = urgency | mode | label.flow % MAX_FLOWS;
     out.extend_from_slice(&bits.to_be_bytes());

@@ -61,6 +61,15 @@ struct Again {
     path: Option<usize>,
 }
 
+/// A packet that a path sends once more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resend {
+    pub packet: PacketRef,
+    pub len: usize,
+    /// The packet is a copy for this path of one that the best path has.
+    pub is_copy: bool,
+}
+
 /// The paths as the queue sees them.
 #[derive(Debug, Clone)]
 pub(crate) struct Ways {
@@ -394,9 +403,9 @@ impl Outgoing {
         Some(crate::header::expand(truncated, flow.end()))
     }
 
-    /// Returns a packet to send once more on `path`, with its length. Forgets those that no path takes, and copies
-    /// for a path that does not work.
-    pub fn next_again(&mut self, path: usize, ways: &Ways) -> Option<(PacketRef, usize)> {
+    /// Returns a packet to send once more on `path`. Forgets those that no path takes, and copies for a path that does
+    /// not work.
+    pub fn next_again(&mut self, path: usize, ways: &Ways) -> Option<Resend> {
         let mut at = 0;
         while let Some(&Again {
             packet,
@@ -409,7 +418,14 @@ impl Outgoing {
                 None => ways.taker(len, self.home(packet.flow, ways)),
             });
             match (taker, len) {
-                (Some(taker), Some(len)) if taker == path => return Some((packet, len)),
+                (Some(taker), Some(len)) if taker == path => {
+                    let is_copy = named.is_some();
+                    return Some(Resend {
+                        packet,
+                        len,
+                        is_copy,
+                    });
+                }
                 (Some(_), _) => at += 1,
                 (None, _) => drop(self.again.remove(at)),
             }

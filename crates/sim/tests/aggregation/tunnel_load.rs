@@ -14,7 +14,7 @@ use braid_sim::host::{Host, HostConfig, options};
 use braid_sim::traffic::Stream;
 use braid_sim::transfer::PathSettings;
 use braid_sim::udp::UdpHeader;
-use braid_sim::{Node, NodeId, Packet, Turn, World};
+use braid_sim::{LinkId, Node, NodeId, Packet, Turn, World};
 use braid_wire::Instant;
 
 use crate::support::{link, millis, secs};
@@ -47,15 +47,15 @@ struct Delays {
 
 /// One end of a call, or a host that asks: it sends packets at equal intervals that have their time of sending.
 #[derive(Debug)]
-struct Talker {
+pub struct Talker {
     header: UdpHeader,
     gap: Duration,
     payload: usize,
-    next_at: Option<Instant>,
+    pub next_at: Option<Instant>,
     /// True for the end that is called: it sends once it has heard the other one, to where that one is.
     answers: bool,
     /// For each packet that came, the time at which it was sent, and its way.
-    came: Vec<(Instant, Duration)>,
+    pub came: Vec<(Instant, Duration)>,
 }
 
 impl Talker {
@@ -111,18 +111,20 @@ impl Node for Talker {
 }
 
 /// A box with two links and three hosts in its LAN, a server, and three hosts behind it.
-struct Net {
-    world: World,
+pub struct Net {
+    pub world: World,
     boxed: NodeId,
     server: NodeId,
-    caller: NodeId,
-    called: NodeId,
+    pub caller: NodeId,
+    pub called: NodeId,
     asker: NodeId,
     user: NodeId,
     content: NodeId,
+    /// The access links, each with both directions.
+    pub links: Vec<(LinkId, LinkId)>,
 }
 
-/// Returns the configurations. `second` has settings of the second link.
+/// Returns the configurations. `second` has settings of the second link, and may have more tables.
 fn configs(second: &str) -> (BoxConfig, ServerConfig) {
     let text = format!(
         "lan = \"lan0\"\n[[link]]\ninterface = \"link0\"\n[[link]]\ninterface = \"link1\"\n{second}\n\
@@ -154,24 +156,24 @@ impl Net {
         Net::with_second_link(access, "")
     }
 
-    fn with_second_link(access: Vec<PathSettings>, second: &str) -> Net {
+    pub fn with_second_link(access: Vec<PathSettings>, second: &str) -> Net {
         let mut world = World::new(1);
         let (box_config, server_config) = configs(second);
         let settings = box_settings(box_config, 3);
         let boxed = world.add(|rng| BoxNode::new(settings, rng));
-        let links = (0..2).map(|n| (IpAddr::V4(link_addr(n)), n as u32));
+        let routes = (0..2).map(|n| (IpAddr::V4(link_addr(n)), n as u32));
         let contents = (0..3).map(|n| (IpAddr::V4(content_addr(n)), 2 + n as u32));
         let settings = ServerNodeConfig {
             config: server_config,
-            routes: links.chain(contents).collect(),
+            routes: routes.chain(contents).collect(),
             downstream: DownstreamConfig::default(),
             clock_ahead: Duration::ZERO,
             tunnel: true,
         };
         let server = world.add(|rng| ServerNode::new(settings, rng));
-        for path in access {
-            world.connect(boxed, server, path.up, path.down);
-        }
+        let access = access.into_iter();
+        let links = access.map(|path| world.connect(boxed, server, path.up, path.down));
+        let links = links.collect();
         let socket = |addr, port| SocketAddr::from((addr, port));
         let (near, far) = (socket(user_addr(0), 5_000), socket(content_addr(0), 7_000));
         let caller = world.add(|_| Talker::new(near, far, CALL_GAP, CALL_PAYLOAD));
@@ -206,11 +208,12 @@ impl Net {
             asker,
             user,
             content,
+            links,
         }
     }
 
     /// Starts a call and DNS queries.
-    fn talk(&mut self, calls: bool, query_gap: Duration) {
+    pub fn talk(&mut self, calls: bool, query_gap: Duration) {
         let start = |talker: &mut Talker, now| talker.next_at = Some(now);
         if calls {
             self.world.with_node(self.caller, start);
@@ -272,12 +275,12 @@ impl Net {
         }
     }
 
-    fn at_server(&mut self) -> TunnelStatus {
+    pub fn at_server(&mut self) -> TunnelStatus {
         let ask = |node: &mut ServerNode, now| node.ask(now, Request::Status);
         tunnel_of(self.world.with_node(self.server, ask))
     }
 
-    fn at_box(&mut self) -> TunnelStatus {
+    pub fn at_box(&mut self) -> TunnelStatus {
         let ask = |node: &mut BoxNode, now| node.ask(now, Request::Status);
         tunnel_of(self.world.with_node(self.boxed, ask))
     }
