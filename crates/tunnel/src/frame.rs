@@ -364,8 +364,8 @@ fn emit_policy_and_flow(label: &Label, out: &mut Vec<u8>) {
     let of_urgency = |u: Urgency| URGENCY_KNOWN | (u16::from(u.level()) << URGENCY_SHIFT);
     let urgency = label.urgency.map_or(0, of_urgency);
     let mode = (label.mode as u16) << MODE_SHIFT;
-    let bits = urgency | mode | label.flow % MAX_FLOWS;
-    out.extend_from_slice(&bits.to_be_bytes());
+    let flow = label.flow % MAX_FLOWS;
+    out.extend_from_slice(&(urgency | mode | flow).to_be_bytes());
 }
 
 fn emit_u24(value: u32, out: &mut Vec<u8>) {

@@ -430,6 +430,33 @@ fn connections_and_the_tunnel_learn_from_each_other() {
     }
 }
 
+/// The rate of an upload beside a large flow in the tunnel is a part of the path's. A call does not change it.
+#[test]
+fn records_beside_a_large_flow_are_lower_bounds() {
+    for (payload, gap, is_lower_bound) in [
+        (CALL_PAYLOAD, CALL_GAP, false),
+        (1_340, Duration::from_micros(500), true),
+    ] {
+        let mut net = Net::new(vec![link(20, 20), link(20, 30)]);
+        net.world.advance(secs(2));
+        let start = |talker: &mut Talker, now| {
+            (talker.gap, talker.payload, talker.next_at) = (gap, payload, Some(now));
+        };
+        net.world.with_node(net.caller, start);
+        net.transfer(Load::Up(100_000_000));
+        net.world.advance(secs(6));
+        let boxed: &BoxNode = net.world.node(net.boxed);
+        let records: Vec<_> = boxed.stack().unwrap().records().collect();
+        assert_eq!(records.len(), 2);
+        for (.., record) in records {
+            assert_eq!(
+                record.is_lower_bound, is_lower_bound,
+                "{payload}: {record:?}"
+            );
+        }
+    }
+}
+
 /// A large flow in the tunnel and a download each get a part of both links.
 #[test]
 fn neither_a_large_flow_nor_a_download_starves() {
