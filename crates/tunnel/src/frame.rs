@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | 0 | padding | none; ends the datagram |
 //! | 1 | packet | policy and flow (2), sequence (3), length (2), packet |
-//! | 2 | head of a cut packet | policy and flow (2), sequence (3), first bytes of the packet up to the end of the datagram |
+//! | 2 | head of a cut packet | policy and flow (2), sequence (3), first bytes of the packet, up to the datagram's end |
 //! | 3 | tail of a cut packet | length (2), last bytes of the packet whose head the previous datagram of the path has |
 //! | 4 | report | see [`Report`] |
 //! | 5 | latest | flow (2), sequence (3) |
@@ -16,9 +16,9 @@
 //! Types 1 and 2 have flags in the high bits: 0x20 if lost packets of the flow should be asked for, 0x40 if the flow
 //! uses only this path, 0x80 if the packet is sent once more and says nothing about the order of its path.
 //!
-//! The ten lowest bits of policy and flow are the number of the flow. The policy is 0x8000 if the urgency is known, three
-//! bits of urgency, and two bits of the mode: 0 aggregate, 1 fastest, 2 redundant, 3 single. All these bits are 0 in
-//! packets of a server.
+//! The ten lowest bits of policy and flow are the number of the flow. The policy is 0x8000 if the urgency is known,
+//! three bits of urgency, and two bits of the mode: 0 aggregate, 1 fastest, 2 redundant, 3 single. All these bits are 0
+//! in packets of a server.
 
 use arrayvec::ArrayVec;
 use braid_engine::{PathId, Urgency};

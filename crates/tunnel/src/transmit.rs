@@ -304,8 +304,8 @@ impl Tunnel {
         }
     }
 
-    /// Appends the report of the path itself to a copy of `len` bytes, if both have room. Reports leave on the best path.
-    /// If that one goes dark, this one must not seem silent too, or the copies would end with it.
+    /// Appends the report of the path itself to a copy of `len` bytes, if both have room. Reports leave on the best
+    /// path. If that one goes dark, this one must not seem silent too, or the copies would end with it.
     fn push_own_report(&self, now: Instant, index: usize, len: usize, datagram: &mut Datagram) {
         let path = &self.paths[index];
         if datagram.room() >= MAX_REPORT_LEN + PACKET_OVERHEAD + len

@@ -174,8 +174,8 @@ impl Tunnel {
     }
 
     /// Takes an inner packet. `policy` says how its flow is sent. At a server, what the box has stated for the other
-    /// direction of the flow precedes. A new urgency is ignored while other packets of the flow wait: all waiting packets
-    /// of a flow have one urgency.
+    /// direction of the flow precedes. A new urgency is ignored while other packets of the flow wait: all waiting
+    /// packets of a flow have one urgency.
     ///
     /// # Errors
     ///

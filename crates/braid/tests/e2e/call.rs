@@ -214,7 +214,7 @@ fn is_copied(bed: &Fixture, role: &str, to: &str) -> bool {
     })
 }
 
-/// By its rule alone, a call is copied in both directions, and goes on under one address while each link goes dark once.
+/// By its rule alone, a call is copied in both directions. It goes on under one address while each link goes dark once.
 #[test]
 #[ignore = "network"]
 fn a_call_that_a_rule_has_copied_outlives_each_link() {

@@ -35,8 +35,8 @@ pub struct PathRecord {
     /// acknowledgements.
     pub delivery_rate: u64,
     /// True if the bottleneck may be faster than `delivery_rate`: the sender measured no peak itself; or it limited the
-    /// rate, because a subflow had not left its first slow start and there was no queue; or traffic of another kind used
-    /// a part of the path ([`ForeignTraffic`](crate::ForeignTraffic) beside a connection, or the reverse).
+    /// rate, because a subflow had not left its first slow start and there was no queue; or traffic of another kind
+    /// used a part of the path ([`ForeignTraffic`](crate::ForeignTraffic) beside a connection, or the reverse).
     pub is_lower_bound: bool,
     /// The recent peak rate in bytes/s at which data arrived from the peer: the rate of the bottleneck of that
     /// direction; 0 if too little arrived.

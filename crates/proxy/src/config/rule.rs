@@ -22,7 +22,8 @@ const MAX_RULES: usize = 256;
 const MAX_CONDITIONS: usize = 256;
 
 /// Hints about certain connections, and packets of the tunnel. A connection matches the rule if it matches each list
-/// that is not empty. It matches a list if it matches one of the values. The same holds for packets, which have no name.
+/// that is not empty. It matches a list if it matches one of the values. The same holds for packets, which have no
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Ports of the destination; empty for all.
