@@ -307,10 +307,10 @@ fn places_are_seen_from_the_file() {
 fn joins_are_denied_where_others_are_announced() {
     let deny = "expert.deny_join_initial = true\n";
     let two = minimal_server().replace("\"203.0.113.7\"", "[\"203.0.113.7\", \"203.0.113.8\"]");
-    let text = format!("{deny}announce = true\n{two}");
+    let text = format!("{deny}expert.announce = true\n{two}");
     let config = read_server(&text).unwrap();
     assert!(config.engine().deny_join_initial);
-    let one = format!("announce = true\n{}", minimal_server());
+    let one = format!("expert.announce = true\n{}", minimal_server());
     for text in [one, two] {
         let error = server_error(&format!("{deny}{text}"));
         let start = "server.toml:1:28: boxes would be told of no address to join at";

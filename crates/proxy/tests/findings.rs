@@ -573,6 +573,44 @@ fn rules_for_what_is_forwarded_are_named() {
     assert_eq!(of_box(&socks, "", &rule), []);
 }
 
+/// Modes of packets in the tunnel that change nothing.
+#[test]
+fn modes_without_effect_are_named() {
+    let of = |top: &str, rule: &str| {
+        let rule = format!("{}[[rule]]\n{rule}\n", usual_server());
+        of_box(top, "", &rule)
+    };
+    let forward = "datagrams = \"forward\"";
+    for (top, rule, words) in [
+        (
+            forward,
+            "mode = \"single\"",
+            ["mode = \"single\"", "`datagrams = \"forward\"`"],
+        ),
+        (
+            "",
+            "domain = \"example.com\"\nmode = \"fastest\"",
+            ["mode = \"fastest\"", "which show no name"],
+        ),
+        (
+            "",
+            "mode = \"redundant\"\nurgency = 3",
+            ["urgency 0 to 2, and the rule sets 3", "it copies none"],
+        ),
+    ] {
+        let found = of(top, rule);
+        expect(&found, Warning, ("never.rule", "rule 1"), &words);
+    }
+    for rule in [
+        "mode = \"redundant\"",
+        "mode = \"redundant\"\nurgency = 2",
+        "mode = \"fastest\"\nurgency = 7\nport = 5060",
+        "domain = \"example.com\"\nurgency = 7",
+    ] {
+        assert_eq!(of("", rule), [], "{rule}");
+    }
+}
+
 /// Entries of a server's lists that never match.
 #[test]
 fn destinations_that_never_match_are_named() {

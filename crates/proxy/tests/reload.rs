@@ -290,7 +290,8 @@ fn every_setting_is_on_one_side() {
     let fixed = [
         ("name", "name = \"another\""),
         ("port", "port = 443"),
-        ("announce", "announce = true"),
+        ("expert.announce", "expert.announce = true"),
+        ("expert.announce", "announce = true"),
         ("unprotected", "unprotected = true"),
         ("targets", "targets = \"198.51.100.1:443\""),
         ("strategy", "strategy = \"minrtt\""),

@@ -5,6 +5,7 @@ use braid_proxy::BoxConfig;
 use braid_proxy::config::Rule;
 use braid_proxy::socks::Destination;
 use braid_secure::keys::PrivateKey;
+use braid_tunnel::Mode;
 
 /// Reads a file whose first lines are `top` and whose last are `bottom`.
 fn read(top: &str, bottom: &str) -> Result<BoxConfig, String> {
@@ -35,7 +36,8 @@ fn name(text: &str, port: u16) -> Destination {
 fn a_rule_is_read() {
     let full = rule(
         "port = [443, \"6881-6889\"]\naddress = [\"192.0.2.0/24\", \"2001:db8::1\"]\n\
-         domain = \"CDN.Example.\"\nurgency = 7\nstrategy = \"redundant\"\nsize = \"64KiB\"\n",
+         domain = \"CDN.Example.\"\nurgency = 7\nstrategy = \"redundant\"\nsize = \"64KiB\"\n\
+         mode = \"fastest\"\n",
     );
     let expected = Rule {
         ports: vec![443..=443, 6881..=6889],
@@ -47,13 +49,27 @@ fn a_rule_is_read() {
         urgency: Some(Urgency::LEAST_URGENT),
         strategy: Some("redundant".to_owned()),
         size: Some(65_536),
+        mode: Some(Mode::Fastest),
     };
     assert_eq!(full, expected);
     let bare = rule("urgency = 0");
     assert!(bare.ports.is_empty() && bare.addresses.is_empty() && bare.domains.is_empty());
     assert_eq!(bare.urgency, Some(Urgency::MOST_URGENT));
-    assert_eq!((bare.strategy, bare.size), (None, None));
+    assert_eq!((bare.strategy, bare.size, bare.mode), (None, None, None));
     assert_eq!(read("", "").unwrap().rules, []);
+}
+
+#[test]
+fn a_rule_may_have_a_mode_alone() {
+    for (name, mode) in [
+        ("aggregate", Mode::Aggregate),
+        ("fastest", Mode::Fastest),
+        ("redundant", Mode::Redundant),
+        ("single", Mode::Single),
+    ] {
+        let rule = rule(&format!("mode = {name:?}"));
+        assert_eq!((rule.mode, rule.urgency), (Some(mode), None));
+    }
 }
 
 #[test]
@@ -96,7 +112,7 @@ fn every_condition_must_hold_and_one_of_its_values() {
 
 #[test]
 fn mistakes_in_rules_say_what_was_read_and_what_to_write() {
-    let cases: [(&str, &[&str]); 16] = [
+    let cases: [(&str, &[&str]); 18] = [
         ("port = 0\nurgency = 1", &["0 is no port", "1 to 65535"]),
         ("port = 65536\nurgency = 1", &["65536 is no port"]),
         (
@@ -125,11 +141,20 @@ fn mistakes_in_rules_say_what_was_read_and_what_to_write() {
             "strategy = \"fastest\"",
             &["there is no strategy \"fastest\"", "minrtt"],
         ),
+        (
+            "mode = \"fast\"",
+            &[
+                ":8:8",
+                "\"fast\" is no mode of packets in the tunnel",
+                "\"aggregate\" or \"fastest\" or \"redundant\" or \"single\"",
+            ],
+        ),
+        ("mode = 2", &["integer `2`", "a string"]),
         ("size = 0", &["\"0\" is no size above zero", "64MB"]),
         ("size = \"-5kB\"", &["\"-5kB\" is no size"]),
         (
             "port = 443",
-            &[":8:8", "the rule sets no hint", "urgency = 7"],
+            &[":8:8", "the rule sets no hint", "urgency = 7", "mode ="],
         ),
     ];
     for (text, words) in cases {

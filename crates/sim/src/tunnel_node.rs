@@ -3,7 +3,9 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use braid_tunnel::{Config, PathConfig, PathId, Role, Secrets, SessionId, Tunnel, Urgency};
+use braid_tunnel::{
+    Config, FlowPolicy, PathConfig, PathId, Role, Secrets, SessionId, Tunnel, Urgency,
+};
 use braid_wire::{Instant, Rng};
 
 use crate::node::{Node, Packet, Turn};
@@ -83,8 +85,8 @@ fn open(config: &Config, role: Role, now: Instant, rng: Rng) -> Tunnel {
 #[derive(Debug)]
 pub struct TunnelNode {
     tunnel: Tunnel,
-    /// The urgency of packets from the inner hosts.
-    urgency: Urgency,
+    /// The policy of flows from the inner hosts.
+    policy: FlowPolicy,
     /// The own address of each path. Path `n` is interface `n`. The interface after those of the paths leads to the
     /// inner hosts.
     addrs: Vec<SocketAddr>,
@@ -100,7 +102,10 @@ impl TunnelNode {
     fn new(tunnel: Tunnel, urgency: Urgency, addrs: Vec<SocketAddr>) -> Self {
         TunnelNode {
             tunnel,
-            urgency,
+            policy: FlowPolicy {
+                urgency: Some(urgency),
+                mode: None,
+            },
             addrs,
             datagram: Vec::new(),
             wakes: (Instant::ZERO, 0),
@@ -193,7 +198,7 @@ impl Node for TunnelNode {
     fn receive(&mut self, turn: &mut Turn<'_>, iface: u32, mut packet: Packet) {
         if iface == self.inner_iface() {
             // A packet that is refused is lost, as in a full queue.
-            let _ = self.tunnel.send(turn.now, self.urgency, &packet.bytes);
+            let _ = self.tunnel.send(turn.now, self.policy, &packet.bytes);
         } else {
             self.take(turn, &mut packet.bytes);
         }

@@ -130,8 +130,23 @@ impl Arrivals {
         self.pending_since
     }
 
+    /// Returns the report that leaves at `now`, without samples.
+    pub fn report(&self, now: Instant, path: PathId) -> Option<Report> {
+        let (highest, at) = self.highest?;
+        Some(Report {
+            path,
+            highest: header::truncate(highest),
+            datagrams: self.datagrams as u32,
+            bytes: self.bytes as u32,
+            received_at: at.as_micros() as u32,
+            delay: micros(now.saturating_since(at)),
+            samples: ArrayVec::new(),
+        })
+    }
+
     /// Returns the report that leaves at `now`, and starts the next one.
     pub fn take_report(&mut self, now: Instant, path: PathId) -> Option<Report> {
+        let report = self.report(now, path)?;
         let (highest, at) = self.highest?;
         self.pending_since = None;
         self.stride = 1;
@@ -146,15 +161,7 @@ impl Arrivals {
             })
         });
         let samples = samples.collect();
-        Some(Report {
-            path,
-            highest: header::truncate(highest),
-            datagrams: self.datagrams as u32,
-            bytes: self.bytes as u32,
-            received_at: at.as_micros() as u32,
-            delay: micros(now.saturating_since(at)),
-            samples,
-        })
+        Some(Report { samples, ..report })
     }
 }
 

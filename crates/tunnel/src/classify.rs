@@ -102,6 +102,11 @@ impl FlowNumbers {
         (number, true)
     }
 
+    /// Returns the number of a flow that has one.
+    pub fn get(&self, key: &FlowKey) -> Option<u16> {
+        self.numbers.get(key).copied()
+    }
+
     /// Returns the key of each number.
     pub fn keys(&self) -> &[FlowKey] {
         &self.keys

@@ -3,8 +3,12 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use braid_engine::Urgency;
+
 /// Most paths of a session, as many as a box may have links. Flows keep a record for each.
 pub const MAX_PATHS: usize = 16;
+/// Most flows in each direction: frames have 10 bits for the number of a flow.
+pub const MAX_FLOWS: u16 = 1 << 10;
 
 /// The cipher of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,16 +37,39 @@ pub enum Mode {
     Aggregate,
     /// All packets go on the path with the smallest delay.
     Fastest,
-    /// Urgent flows of low rate are sent on two paths, and other flows as in [`Mode::Aggregate`].
+    /// Urgent flows (0 to 2) of low rate are sent on two paths, and other flows as in [`Mode::Aggregate`].
     Redundant,
-    /// All packets go on the first path that works, in the order in which paths were added.
+    /// All packets go on the path with the lowest id that works.
     Single,
+}
+
+impl Mode {
+    /// The least urgent level of which [`Mode::Redundant`] sends copies: above the default, which is 3 (RFC 9218).
+    pub const LEAST_URGENT_COPIED: Urgency = Urgency::new(2).expect("a level");
+
+    /// All modes. The place of a mode is its number in frames.
+    pub const ALL: [Mode; 4] = [
+        Mode::Aggregate,
+        Mode::Fastest,
+        Mode::Redundant,
+        Mode::Single,
+    ];
+
+    /// Returns the name of the mode, as people write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Aggregate => "aggregate",
+            Mode::Fastest => "fastest",
+            Mode::Redundant => "redundant",
+            Mode::Single => "single",
+        }
+    }
 }
 
 /// The settings of a tunnel, among them the bounds of its resources.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The steering.
+    /// The mode of flows for which nobody wants another ([`crate::FlowPolicy`]).
     pub mode: Mode,
     /// The cipher of all datagrams.
     pub suite: Suite,
@@ -54,7 +81,7 @@ pub struct Config {
     pub least_mtu: usize,
     /// Most paths, at most [`MAX_PATHS`].
     pub max_paths: usize,
-    /// Most flows in each direction. Flows beyond it share numbers, and thus an order.
+    /// Most flows in each direction, at most [`MAX_FLOWS`]. A flow beyond it takes the place of another one.
     pub max_flows: u16,
     /// Most bytes of inner packets that wait to be sent.
     pub send_queue: usize,

@@ -3,8 +3,8 @@
 //! | type | frame | fields |
 //! | --- | --- | --- |
 //! | 0 | padding | none; ends the datagram |
-//! | 1 | packet | flow (2), sequence (3), length (2), packet |
-//! | 2 | head of a cut packet | flow (2), sequence (3), first bytes of the packet up to the end of the datagram |
+//! | 1 | packet | policy and flow (2), sequence (3), length (2), packet |
+//! | 2 | head of a cut packet | policy and flow (2), sequence (3), first bytes of the packet, up to the datagram's end |
 //! | 3 | tail of a cut packet | length (2), last bytes of the packet whose head the previous datagram of the path has |
 //! | 4 | report | see [`Report`] |
 //! | 5 | latest | flow (2), sequence (3) |
@@ -15,12 +15,16 @@
 //!
 //! Types 1 and 2 have flags in the high bits: 0x20 if lost packets of the flow should be asked for, 0x40 if the flow
 //! uses only this path, 0x80 if the packet is sent once more and says nothing about the order of its path.
+//!
+//! The ten lowest bits of policy and flow are the number of the flow. The policy is 0x8000 if the urgency is known,
+//! three bits of urgency, and two bits of the mode: 0 aggregate, 1 fastest, 2 redundant, 3 single. All these bits are 0
+//! in packets of a server.
 
 use arrayvec::ArrayVec;
-use braid_engine::PathId;
+use braid_engine::{PathId, Urgency};
 
 use crate::DatagramError;
-use crate::config::PathState;
+use crate::config::{MAX_FLOWS, Mode, PathState};
 
 const PADDING: u8 = 0;
 const PACKET: u8 = 1;
@@ -36,6 +40,11 @@ const USE: u8 = 9;
 const HIDE: u8 = 0x20;
 const SOLE: u8 = 0x40;
 const AGAIN: u8 = 0x80;
+
+/// The flag of a policy whose urgency is known, and the places of urgency and mode.
+const URGENCY_KNOWN: u16 = 0x8000;
+const URGENCY_SHIFT: u32 = 12;
+const MODE_SHIFT: u32 = 10;
 
 /// Bytes of a packet's frame before the packet.
 pub const PACKET_OVERHEAD: usize = 8;
@@ -53,8 +62,12 @@ pub const MAX_REPORT_LEN: usize = 21 + 5 * MAX_SAMPLES;
 /// The place of an inner packet in its flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Label {
-    /// The number of the flow.
+    /// The number of the flow, below [`MAX_FLOWS`].
     pub flow: u16,
+    /// The urgency of the flow, if the box knows one. A server says none.
+    pub urgency: Option<Urgency>,
+    /// The mode of the flow, from a box. A server says the default.
+    pub mode: Mode,
     /// The lowest 24 bits of the number of the packet in its flow.
     pub sequence: u32,
     /// Every earlier packet of the flow was sent on this path, or arrived long ago.
@@ -180,8 +193,11 @@ impl<'a> Reader<'a> {
     }
 
     fn label(&mut self, kind: u8) -> Result<Label, DatagramError> {
+        let flow = self.u16()?;
         Ok(Label {
-            flow: self.u16()?,
+            flow: flow % MAX_FLOWS,
+            urgency: urgency(flow),
+            mode: Mode::ALL[usize::from(flow >> MODE_SHIFT) % Mode::ALL.len()],
             sequence: self.u24()?,
             hides_losses: kind & HIDE != 0,
             sole: kind & SOLE != 0,
@@ -338,6 +354,20 @@ impl Frame<'_> {
     }
 }
 
+/// Returns the urgency in policy and flow.
+fn urgency(bits: u16) -> Option<Urgency> {
+    let level = (bits >> URGENCY_SHIFT) as u8 & 7;
+    Urgency::new(level).filter(|_| bits & URGENCY_KNOWN != 0)
+}
+
+fn emit_policy_and_flow(label: &Label, out: &mut Vec<u8>) {
+    let of_urgency = |u: Urgency| URGENCY_KNOWN | (u16::from(u.level()) << URGENCY_SHIFT);
+    let urgency = label.urgency.map_or(0, of_urgency);
+    let mode = (label.mode as u16) << MODE_SHIFT;
+    let flow = label.flow % MAX_FLOWS;
+    out.extend_from_slice(&(urgency | mode | flow).to_be_bytes());
+}
+
 fn emit_u24(value: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&value.to_be_bytes()[1..]);
 }
@@ -354,7 +384,7 @@ fn emit_label(kind: u8, label: &Label, out: &mut Vec<u8>) {
     let sole = if label.sole { SOLE } else { 0 };
     let again = if label.again { AGAIN } else { 0 };
     out.push(kind | hide | sole | again);
-    out.extend_from_slice(&label.flow.to_be_bytes());
+    emit_policy_and_flow(label, out);
     emit_u24(label.sequence, out);
 }
 

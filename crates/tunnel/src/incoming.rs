@@ -8,6 +8,7 @@ use crate::classify::FlowKey;
 use crate::config::Config;
 use crate::frame::Label;
 use crate::header;
+use crate::policy::{FlowPolicy, Statement};
 use crate::pool::Pool;
 use crate::reorder::{Arrival, Lost, Outcome, PathsView, ReceiveFlow};
 use crate::stats::Stats;
@@ -98,7 +99,7 @@ impl Incoming {
         }
     }
 
-    /// Takes a packet.
+    /// Takes a packet. Returns what it states about its flow, if that is news.
     pub fn on_packet(
         &mut self,
         now: Instant,
@@ -106,10 +107,10 @@ impl Incoming {
         packet: Vec<u8>,
         paths: &PathsView,
         (pool, stats): (&mut Pool, &mut Stats),
-    ) {
+    ) -> Option<Statement> {
         let Some(flow) = self.flow(label.flow) else {
             pool.recycle(packet);
-            return;
+            return None;
         };
         let sequence = header::expand(label.sequence, flow.next());
         if flow.is_beyond(sequence) {
@@ -132,10 +133,16 @@ impl Incoming {
         );
         self.bytes += flow.bytes() - before.0;
         self.slots += flow.slots() - before.1;
-        if let Some(key) = key {
+        let statement = key.and_then(|key| {
+            let policy = FlowPolicy {
+                urgency: label.urgency,
+                mode: Some(label.mode),
+            };
+            let statement = flow.state(label.flow, key, policy);
             let is_new = !matches!(outcome, Outcome::Duplicate(_));
             flow.count(now, key, (path, len), is_new);
-        }
+            statement
+        });
         match outcome {
             Outcome::Placed => self.wait(label.flow),
             Outcome::Late(packet) => {
@@ -147,6 +154,7 @@ impl Incoming {
                 pool.recycle(buffer);
             }
         }
+        statement
     }
 
     /// Delivers what waits in a flow until there is a place for `sequence`.

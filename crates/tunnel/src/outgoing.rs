@@ -10,12 +10,13 @@ use braid_wire::{Instant, Rng, ip};
 use crate::SendError;
 use crate::classify::{FlowKey, FlowNumbers};
 use crate::codel::Limits;
-use crate::config::{Config, MAX_PATHS};
+use crate::config::{Config, MAX_FLOWS, MAX_PATHS, Mode};
 use crate::control::bytes_in;
+use crate::policy::{FlowPolicy, StatedPolicies, Statement};
 use crate::pool::Pool;
 use crate::send_flow::{SendFlow, State};
 use crate::stats::FlowTreatment;
-use crate::steer::{Decision, PathView, Steer, View};
+use crate::steer::{Decision, PathView, Rules, View};
 use crate::usage::{Direction, Usage};
 
 /// Most flows that are asked for a packet before a path stays idle.
@@ -60,6 +61,15 @@ struct Again {
     path: Option<usize>,
 }
 
+/// A packet that a path sends once more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Resend {
+    pub packet: PacketRef,
+    pub len: usize,
+    /// The packet is a copy for this path of one that the best path has.
+    pub is_copy: bool,
+}
+
 /// The paths as the queue sees them.
 #[derive(Debug, Clone)]
 pub(crate) struct Ways {
@@ -82,10 +92,10 @@ impl Ways {
         self.paths[path].map_or(0, |way| way.largest)
     }
 
-    /// Returns the path for a packet of `len` bytes that any path may take.
-    fn taker(&self, len: usize) -> Option<usize> {
+    /// Returns the path for a packet of `len` bytes that any path may take: `home` if it takes so many.
+    fn taker(&self, len: usize, home: usize) -> Option<usize> {
         let takes = |path: &usize| self.largest(*path) >= len;
-        let mut paths = core::iter::once(self.best).chain(0..self.paths.len());
+        let mut paths = core::iter::once(home).chain(0..self.paths.len());
         paths.find(takes)
     }
 }
@@ -111,11 +121,14 @@ pub(crate) struct Outgoing {
     quantum: i64,
     /// The highest rate of a flow that counts as sparse, in bytes per second.
     max_sparse_rate: u64,
-    steer: Box<dyn Steer>,
+    steer: Rules,
+    /// The mode of flows for which nobody wants another.
+    mode: Mode,
+    stated: StatedPolicies,
 }
 
 impl Outgoing {
-    pub fn new(config: &Config, steer: Box<dyn Steer>, rng: &mut Rng) -> Self {
+    pub fn new(config: &Config, rng: &mut Rng) -> Self {
         Outgoing {
             numbers: FlowNumbers::new(config.max_flows, rng),
             flows: Vec::new(),
@@ -130,7 +143,9 @@ impl Outgoing {
             max_sent: config.sent_buffer,
             quantum: config.inner_mtu as i64,
             max_sparse_rate: config.redundant_rate,
-            steer,
+            steer: Rules::new(config.redundant_rate),
+            mode: config.mode,
+            stated: StatedPolicies::new(rng),
         }
     }
 
@@ -143,11 +158,11 @@ impl Outgoing {
         self.waiting_bytes
     }
 
-    /// Takes a packet of the tunnel's user.
+    /// Takes a packet of the tunnel's user. A policy that the peer has stated for the flow precedes `policy`.
     pub fn push(
         &mut self,
         now: Instant,
-        urgency: Urgency,
+        policy: FlowPolicy,
         packet: &[u8],
         pool: &mut Pool,
     ) -> Result<(), SendError> {
@@ -163,7 +178,11 @@ impl Outgoing {
         let flow = &mut self.flows[usize::from(number)];
         if is_new {
             flow.usage = Usage::start(now);
+            flow.stated = self.stated.get(&key).unwrap_or_default();
         }
+        flow.policy = flow.stated.or(policy);
+        flow.mode = flow.policy.mode.unwrap_or(self.mode);
+        let urgency = flow.policy.urgency.unwrap_or_default();
         // Bounds the delay of a flow that ignores CoDel's drops and marks.
         let sharers = self.rings[usize::from(urgency.level())].len().max(1);
         let share = (self.max_level / sharers).max(MIN_SHARE);
@@ -187,6 +206,20 @@ impl Outgoing {
             self.rings[usize::from(urgency.level())].push_back(number);
         }
         Ok(())
+    }
+
+    /// Takes what the peer states about the other direction of a flow.
+    pub fn on_statement(&mut self, statement: &Statement) {
+        self.stated.take(statement);
+        if let Some(number) = self.numbers.get(&statement.key.reversed()) {
+            self.flows[usize::from(number)].stated = statement.policy;
+        }
+    }
+
+    /// Returns the urgency of the flow, if one is known, and its mode.
+    pub fn policy(&self, flow: u16) -> (Option<Urgency>, Mode) {
+        let flow = &self.flows[usize::from(flow)];
+        (flow.policy.urgency, flow.mode)
     }
 
     /// Sets most bytes of one level of urgency that may wait.
@@ -241,7 +274,8 @@ impl Outgoing {
             rate: flow.rate.get(),
             urgency: flow.urgency,
         };
-        let (depth, copy_to) = match self.steer.decide(&view) {
+        let rule = self.steer.of(flow.mode);
+        let (depth, copy_to) = match rule.decide(&view) {
             Decision::Take { depth } => (depth, None),
             Decision::Copy { other } => (0, Some(other)),
             Decision::Leave => (usize::MAX, None),
@@ -250,10 +284,11 @@ impl Outgoing {
         let first = flow.first_waiting_len();
         let may_take = |i: &usize| ways.largest(*i) >= first && flow.may_take_first(*i);
         let is_ordered = (0..ways.paths.len()).any(|i| may_take(&i));
-        let sequence = if !is_ordered && ways.taker(first) == Some(path) {
+        let home = rule.home(&ways.paths, ways.best);
+        let sequence = if !is_ordered && ways.taker(first, home) == Some(path) {
             flow.first_waiting()
-        } else if is_ordered && !may_take(&ways.best) {
-            // The best path cannot take what waits first, so it is for the others.
+        } else if is_ordered && !may_take(&home) {
+            // The path at home cannot take what waits first, so it is for the others.
             flow.waiting_at(path, 0, largest)?
         } else {
             flow.waiting_at(path, depth, largest)?
@@ -374,9 +409,9 @@ impl Outgoing {
         Some(crate::header::expand(truncated, flow.end()))
     }
 
-    /// Returns a packet to send once more on `path`, with its length. Forgets those that no path takes, and copies
-    /// for a path that does not work.
-    pub fn next_again(&mut self, path: usize, ways: &Ways) -> Option<(PacketRef, usize)> {
+    /// Returns a packet to send once more on `path`. Forgets those that no path takes, and copies for a path that does
+    /// not work.
+    pub fn next_again(&mut self, path: usize, ways: &Ways) -> Option<Resend> {
         let mut at = 0;
         while let Some(&Again {
             packet,
@@ -386,15 +421,28 @@ impl Outgoing {
             let len = self.sent_once(packet).map(<[u8]>::len);
             let taker = len.and_then(|len| match named {
                 Some(named) => (ways.largest(named) >= len).then_some(named),
-                None => ways.taker(len),
+                None => ways.taker(len, self.home(packet.flow, ways)),
             });
             match (taker, len) {
-                (Some(taker), Some(len)) if taker == path => return Some((packet, len)),
+                (Some(taker), Some(len)) if taker == path => {
+                    let is_copy = named.is_some();
+                    return Some(Resend {
+                        packet,
+                        len,
+                        is_copy,
+                    });
+                }
                 (Some(_), _) => at += 1,
                 (None, _) => drop(self.again.remove(at)),
             }
         }
         None
+    }
+
+    /// Returns the path for packets of the flow that any path may take.
+    fn home(&self, flow: u16, ways: &Ways) -> usize {
+        let mode = self.flows[usize::from(flow)].mode;
+        self.steer.of(mode).home(&ways.paths, ways.best)
     }
 
     /// Notes that `path` sends the packet that [`Outgoing::next_again`] returned.
@@ -532,7 +580,7 @@ impl Outgoing {
             usage: flow.usage,
             treatment: Some(FlowTreatment {
                 urgency: flow.urgency.level(),
-                mode: self.steer.mode(flow.urgency, flow.rate.get()),
+                mode: self.steer.of(flow.mode).mode(flow.urgency, flow.rate.get()),
                 hides_losses: flow.trial.hides_losses(),
                 queued_bytes: flow.waiting_bytes(),
             }),
@@ -551,6 +599,7 @@ impl Outgoing {
         assert_eq!(waiting, self.waiting_bytes);
         assert!(self.waiting_bytes <= self.max_waiting);
         assert!(self.again.len() <= MAX_AGAIN);
+        assert!(self.stated.len() <= usize::from(MAX_FLOWS));
         let queued: usize = self.rings.iter().map(VecDeque::len).sum();
         assert_eq!(queued, self.flows.iter().filter(|f| f.queued).count());
         for flow in &self.flows {

@@ -13,6 +13,7 @@ use crate::classify::FlowKey;
 use crate::config::MAX_PATHS;
 use crate::frontier::Frontier;
 use crate::marks::{self, Marks};
+use crate::policy::{FlowPolicy, Statement};
 use crate::usage::Usage;
 
 /// Maximum number of slots of a flow, for waiting and for missing packets. 100 ms at 1 Gbit/s.
@@ -107,6 +108,8 @@ pub(crate) struct ReceiveFlow {
     skipped: VecDeque<u64>,
     /// The packets that came, by the key that they have.
     usage: Option<(FlowKey, Usage)>,
+    /// The policy in the last packet.
+    policy: FlowPolicy,
 }
 
 impl ReceiveFlow {
@@ -126,6 +129,22 @@ impl ReceiveFlow {
         } else {
             usage.add_repeated(path, len);
         }
+    }
+
+    /// Notes key and policy of a packet that came for flow `number`, before it is counted. Returns them if they are not
+    /// those of the packet before.
+    pub fn state(&mut self, number: u16, key: FlowKey, policy: FlowPolicy) -> Option<Statement> {
+        let former = self.usage.map(|(key, _)| key);
+        if former == Some(key) && self.policy == policy {
+            return None;
+        }
+        self.policy = policy;
+        Some(Statement {
+            number,
+            former,
+            key,
+            policy,
+        })
     }
 
     /// Returns the packets that came, and the key of the last ones.

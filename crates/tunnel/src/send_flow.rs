@@ -7,7 +7,8 @@ use braid_engine::Urgency;
 use braid_wire::Instant;
 
 use crate::codel::CoDel;
-use crate::config::MAX_PATHS;
+use crate::config::{MAX_PATHS, Mode};
+use crate::policy::FlowPolicy;
 use crate::rate::RateMeter;
 use crate::trial::Trial;
 use crate::usage::Usage;
@@ -55,6 +56,11 @@ pub(crate) struct SendFlow {
     waiting_bytes: usize,
     uses: [Use; MAX_PATHS],
     pub urgency: Urgency,
+    pub mode: Mode,
+    /// The policy that the caller wants for the flow.
+    pub policy: FlowPolicy,
+    /// The policy that the peer has stated for the other direction.
+    pub stated: FlowPolicy,
     /// Bytes that the flow may still send in this round (RFC 8290 section 3.3).
     pub deficit: i64,
     /// The flow is in the queue's ring.
@@ -79,6 +85,9 @@ impl SendFlow {
             waiting_bytes: 0,
             uses: [Use::default(); MAX_PATHS],
             urgency: Urgency::default(),
+            mode: Mode::default(),
+            policy: FlowPolicy::default(),
+            stated: FlowPolicy::default(),
             deficit: 0,
             queued: false,
             codel: CoDel::default(),

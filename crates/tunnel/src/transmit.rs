@@ -13,7 +13,7 @@ use crate::frame::{
     Frame, HEAD_OVERHEAD, Label, MAX_REPORT_LEN, PACKET_OVERHEAD, TAIL_OVERHEAD, USE_LEN,
 };
 use crate::header;
-use crate::outgoing::{PacketRef, Ways};
+use crate::outgoing::{PacketRef, Resend, Ways};
 use crate::path::Tail;
 use crate::tunnel::{Transmit, Tunnel};
 
@@ -167,7 +167,13 @@ impl Tunnel {
             self.push_control(now, early, &mut datagram);
         }
         let mut ends = false;
-        while !ends && let Some((packet, len)) = self.outgoing.next_again(index, ways) {
+        let mut has_report = false;
+        while !ends && let Some(resend) = self.outgoing.next_again(index, ways) {
+            let Resend { packet, len, .. } = resend;
+            if resend.is_copy && !has_report {
+                has_report = true;
+                self.push_own_report(now, index, len, &mut datagram);
+            }
             let Some(fit) = self.fit(index, len, datagram.room()) else {
                 return self.seal(now, index, Some(packet), datagram, ways);
             };
@@ -217,8 +223,16 @@ impl Tunnel {
         (fit, again, sole): (usize, bool, bool),
         datagram: &mut Datagram,
     ) -> bool {
+        // A server's rules are the box's, so it states none.
+        let (urgency, mode) = if self.is_box() {
+            self.outgoing.policy(packet.flow)
+        } else {
+            Default::default()
+        };
         let label = Label {
             flow: packet.flow,
+            urgency,
+            mode,
             sequence: header::truncate(packet.sequence),
             hides_losses: self.outgoing.hides_losses(packet.flow),
             sole,
@@ -287,6 +301,17 @@ impl Tunnel {
                     datagram.push(&path.use_frame());
                 }
             }
+        }
+    }
+
+    /// Appends the report of the path itself to a copy of `len` bytes, if both have room. Reports leave on the best
+    /// path. If that one goes dark, this one must not seem silent too, or the copies would end with it.
+    fn push_own_report(&self, now: Instant, index: usize, len: usize, datagram: &mut Datagram) {
+        let path = &self.paths[index];
+        if datagram.room() >= MAX_REPORT_LEN + PACKET_OVERHEAD + len
+            && let Some(report) = path.arrivals.report(now, path.id)
+        {
+            datagram.push(&Frame::Report(report));
         }
     }
 

@@ -3,17 +3,18 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use braid_engine::{PathId, Urgency};
+use braid_engine::PathId;
 use braid_wire::{Instant, Rng};
 
 use crate::address::Address;
-use crate::config::{Config, MAX_PATHS, PathConfig, PathState, Role};
+use crate::config::{Config, MAX_FLOWS, MAX_PATHS, PathConfig, PathState, Role};
 use crate::frame::{Frame, Frames};
 use crate::header::{self, Header, SessionId};
 use crate::incoming::Incoming;
 use crate::outgoing::{self, Outgoing, Ways};
 use crate::path::{FIRST_TIMEOUT, Path};
 use crate::pmtu::PathMtu;
+use crate::policy::FlowPolicy;
 use crate::pool::Pool;
 use crate::reorder::PathsView;
 use crate::seal::{Keys, Secrets};
@@ -82,11 +83,11 @@ impl Tunnel {
     /// Creates one end of the session `session`. `rng` draws the data of path challenges.
     pub fn new(mut config: Config, role: Role, session: SessionId, mut rng: Rng) -> Self {
         config.max_paths = config.max_paths.clamp(1, MAX_PATHS);
-        let rule = steer::rule(config.mode, config.redundant_rate);
+        config.max_flows = config.max_flows.clamp(1, MAX_FLOWS);
         let lifetimes = (config.old_epoch_lifetime, config.max_epoch_use);
         Tunnel {
             keys: Keys::new(role, config.suite, lifetimes),
-            outgoing: Outgoing::new(&config, rule, &mut rng),
+            outgoing: Outgoing::new(&config, &mut rng),
             incoming: Incoming::new(&config),
             config,
             session,
@@ -172,13 +173,19 @@ impl Tunnel {
         self.paths.iter().position(|p| p.id == path)
     }
 
-    /// Takes an inner packet. `urgency` is ignored while other packets of the flow wait: all waiting packets of a flow
-    /// have one urgency.
+    /// Takes an inner packet. `policy` says how its flow is sent. At a server, what the box has stated for the other
+    /// direction of the flow precedes. A new urgency is ignored while other packets of the flow wait: all waiting
+    /// packets of a flow have one urgency.
     ///
     /// # Errors
     ///
     /// A packet that is refused is dropped, as by a full queue of a router.
-    pub fn send(&mut self, now: Instant, urgency: Urgency, packet: &[u8]) -> Result<(), SendError> {
+    pub fn send(
+        &mut self,
+        now: Instant,
+        policy: FlowPolicy,
+        packet: &[u8],
+    ) -> Result<(), SendError> {
         if packet.len() > self.config.inner_mtu {
             return Err(SendError::TooLarge);
         }
@@ -196,7 +203,7 @@ impl Tunnel {
         // Sent packets are kept long enough to be sent again if their path falls silent. The factor is a guess.
         let horizon = now - self.horizon() - DYING * 2;
         self.outgoing.expire(horizon, &mut self.pool);
-        let sent = self.outgoing.push(now, urgency, packet, &mut self.pool);
+        let sent = self.outgoing.push(now, policy, packet, &mut self.pool);
         match sent {
             Ok(()) => self.stats.packets_sent += 1,
             Err(_) => self.stats.packets_dropped += 1,
@@ -319,8 +326,13 @@ impl Tunnel {
                 self.used_at = Some(now);
                 self.keys.on_use(now);
                 let tools = (&mut self.pool, &mut self.stats);
-                self.incoming
+                let stated = self
+                    .incoming
                     .on_packet(now, (index, label), packet, &view, tools);
+                // The rules are the box's.
+                if let Some(statement) = stated.filter(|_| self.role == Role::Server) {
+                    self.outgoing.on_statement(&statement);
+                }
             }
         }
         Ok(())
@@ -499,6 +511,7 @@ impl Tunnel {
         for (path, way) in self.paths.iter().zip(&mut paths) {
             if active(path) || !any_active && path.is_usable() {
                 *way = Some(PathView {
+                    id: path.id,
                     delay: path.delay(),
                     rate: path.control.rate(&path.estimate).unwrap_or(0),
                     largest: path.largest_packet(),

@@ -1,7 +1,7 @@
 //! The format of datagrams and frames, byte by byte.
 
 use braid_tunnel::frame::{Frame, Frames, Label, Report, Sample};
-use braid_tunnel::{DatagramError, Header, PathId, PathState, SessionId};
+use braid_tunnel::{DatagramError, Header, MAX_FLOWS, Mode, PathId, PathState, SessionId, Urgency};
 
 fn bytes(frame: &Frame) -> Vec<u8> {
     let mut out = Vec::new();
@@ -15,6 +15,8 @@ fn frames(bytes: &[u8]) -> Vec<Result<Frame<'_>, DatagramError>> {
 
 const LABEL: Label = Label {
     flow: 0x0102,
+    urgency: None,
+    mode: Mode::Aggregate,
     sequence: 0x030405,
     hides_losses: false,
     sole: false,
@@ -100,6 +102,42 @@ fn frames_are_as_the_table_says() {
         assert_eq!(bytes(&frame), expected);
         assert_eq!(frames(expected), [Ok(frame)]);
     }
+}
+
+/// The policy is in the highest six bits of the number of the flow.
+#[test]
+fn packets_state_urgency_and_mode() {
+    for (level, mode, bits) in [
+        (None, Mode::Aggregate, 0x00),
+        (Some(0), Mode::Aggregate, 0x80),
+        (None, Mode::Fastest, 0x04),
+        (Some(1), Mode::Redundant, 0x98),
+        (Some(3), Mode::Single, 0xbc),
+        (Some(7), Mode::Single, 0xfc),
+    ] {
+        let label = Label {
+            urgency: level.and_then(Urgency::new),
+            mode,
+            ..LABEL
+        };
+        let packet = [1, 1 | bits, 2, 3, 4, 5, 0, 1, 97];
+        let head = [2, 1 | bits, 2, 3, 4, 5, 97];
+        for (frame, expected) in [
+            (Frame::Packet(label, b"a"), &packet[..]),
+            (Frame::Head(label, b"a"), &head),
+        ] {
+            assert_eq!(bytes(&frame), expected);
+            assert_eq!(frames(expected), [Ok(frame)]);
+        }
+    }
+    // An urgency that is not known is none, whatever its bits are.
+    let unknown = frames(&[1, 0x71, 2, 3, 4, 5, 0, 0]);
+    assert_eq!(unknown, [Ok(Frame::Packet(LABEL, b""))]);
+    let last = Label {
+        flow: MAX_FLOWS - 1,
+        ..LABEL
+    };
+    assert_eq!(bytes(&Frame::Head(last, b"")), [2, 3, 0xff, 3, 4, 5]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use bolero::{TypeGenerator, check, produce};
 use braid_tunnel::frame::Frames;
-use braid_tunnel::{Config, Header, PathId, Role, Secrets, SessionId, Tunnel, Urgency};
+use braid_tunnel::{Config, FlowPolicy, Header, PathId, Role, Secrets, SessionId, Tunnel};
 use braid_wire::{Instant, Rng};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, KeyType, Prk};
@@ -111,7 +111,8 @@ fn bytes() {
 struct RawFrame {
     kind: u8,
     flags: u8,
-    flow: u8,
+    /// The highest six bits are the policy of a packet's flow.
+    flow: u16,
     sequence: u16,
     body: Vec<u8>,
 }
@@ -159,7 +160,7 @@ fn peer() {
                 Step::Send(len) => {
                     let packet = inner(len % 1481);
                     // Without a path, packets wait until the queue is full.
-                    let _ = end.send(now, Urgency::default(), &packet);
+                    let _ = end.send(now, FlowPolicy::default(), &packet);
                 }
                 Step::Pass(millis) => {
                     now += std::time::Duration::from_millis(u64::from(*millis));
@@ -176,7 +177,9 @@ fn peer() {
 /// Returns the bytes of a frame.
 fn raw(frame: &RawFrame) -> Vec<u8> {
     let mut bytes = vec![(frame.kind % 9) | (frame.flags & 0xe0)];
-    bytes.extend_from_slice(&u16::from(frame.flow).to_be_bytes());
+    let has_policy = matches!(frame.kind % 9, 1 | 2);
+    let mask = if has_policy { 0xfcff } else { 0x00ff };
+    bytes.extend_from_slice(&(frame.flow & mask).to_be_bytes());
     bytes.extend_from_slice(&u32::from(frame.sequence).to_be_bytes()[1..]);
     bytes.extend_from_slice(&(frame.body.len() as u16).to_be_bytes());
     bytes.extend_from_slice(&frame.body);

@@ -351,7 +351,7 @@ impl Interop {
                 }
                 let (announces, denies) = (self.announces, self.denies_joins);
                 format!(
-                    "listen = {listen:?}\nport = {PORT}\nannounce = {announces}\n\
+                    "listen = {listen:?}\nport = {PORT}\nexpert.announce = {announces}\n\
                      expert.deny_join_initial = {denies}\n"
                 )
             }

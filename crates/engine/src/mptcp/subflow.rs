@@ -567,18 +567,19 @@ impl Subflow {
         let sent = traffic.bytes_sent + traffic.bytes_retransmitted;
         // Loss by congestion depends on the load, not on the path alone, so it is not recorded.
         let lost = self.snd.non_congestive_loss();
+        let (link, rate) = ((self.tuple.remote.ip(), self.path), self.snd.peak_rate());
         let measured = PathRecord {
             at: now,
             srtt: rtt.srtt(),
             rttvar: rtt.rttvar(),
             base_rtt: rtt.base(),
-            delivery_rate: self.snd.peak_rate(),
-            is_lower_bound: self.snd.limits_rate(),
+            delivery_rate: rate,
+            is_lower_bound: self.snd.limits_rate() || records.is_shared(now, link, rate),
             arrival_rate: self.rcv.arriving.peak_rate(),
             bytes_sent: sent - self.shares.sent,
             bytes_lost: lost - self.shares.lost,
         };
-        records.add(self.tuple.remote.ip(), self.path, measured);
+        records.add(link.0, link.1, measured);
         self.shares = Shares {
             sent,
             lost,

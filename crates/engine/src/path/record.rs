@@ -13,6 +13,12 @@ use crate::PathId;
 /// measurements outweigh old ones. The value is a guess: some thousand packets, which are enough to measure a loss
 /// rate of 0.1 %.
 const HALVING_BYTES: u64 = 4 << 20;
+/// The time after other traffic on a path for which the rate of a connection may be but a part of the path's. A peak
+/// rate is of the last 20 round trips at most, so the value covers round trips up to 100 ms. It is a guess.
+const SHARED_SPAN: Duration = Duration::from_secs(2);
+/// The part of a connection's rate (1/8) from which other traffic makes that rate a lower bound. Less, such as a call
+/// beside a download, hardly changes it, and should not keep the record of a path that has become slower. A guess.
+const SHARED_PART: u64 = 8;
 
 /// The measurements of the last subflows on a path to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,8 +35,8 @@ pub struct PathRecord {
     /// acknowledgements.
     pub delivery_rate: u64,
     /// True if the bottleneck may be faster than `delivery_rate`: the sender measured no peak itself; or it limited the
-    /// rate, because a subflow had not left its first slow start and there was no queue; or other traffic used a part
-    /// of the path, which only records by [`ForeignTraffic`](crate::ForeignTraffic) tell.
+    /// rate, because a subflow had not left its first slow start and there was no queue; or traffic of another kind
+    /// used a part of the path ([`ForeignTraffic`](crate::ForeignTraffic) beside a connection, or the reverse).
     pub is_lower_bound: bool,
     /// The recent peak rate in bytes/s at which data arrived from the peer: the rate of the bottleneck of that
     /// direction; 0 if too little arrived.
@@ -71,10 +77,26 @@ impl PathRecord {
     }
 }
 
+/// Traffic on a path that is not of connections: its highest rate of the last [`SHARED_SPAN`], or a little less.
+#[derive(Debug, Clone, Copy)]
+struct Foreign {
+    at: Instant,
+    /// Bytes/s.
+    rate: u64,
+}
+
+impl Foreign {
+    fn is_recent(self, now: Instant) -> bool {
+        now < self.at + SHARED_SPAN
+    }
+}
+
 /// The records by the peer's address and the local path.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
     records: BTreeMap<(IpAddr, PathId), PathRecord>,
+    /// The traffic on each path that is not of connections.
+    foreign: BTreeMap<(IpAddr, PathId), Foreign>,
     max_len: usize,
 }
 
@@ -83,8 +105,34 @@ impl Records {
     pub fn new(max_len: usize) -> Self {
         Records {
             records: BTreeMap::new(),
+            foreign: BTreeMap::new(),
             max_len,
         }
+    }
+
+    /// Notes that traffic that is not of connections is on a path now, of which it has so many bytes/s. If the table is
+    /// full of recent notes, this one is left out.
+    pub fn note_foreign(&mut self, now: Instant, link: (IpAddr, PathId), rate: u64) {
+        let new = Foreign { at: now, rate };
+        if let Some(known) = self.foreign.get_mut(&link) {
+            if rate >= known.rate || !known.is_recent(now) {
+                *known = new;
+            }
+            return;
+        }
+        if self.foreign.len() >= self.max_len {
+            self.foreign.retain(|_, foreign| foreign.is_recent(now));
+        }
+        if self.foreign.len() < self.max_len {
+            self.foreign.insert(link, new);
+        }
+    }
+
+    /// Returns true if traffic that is not of connections lately had a part of the path on which a connection measures
+    /// `rate` bytes/s.
+    pub fn is_shared(&self, now: Instant, link: (IpAddr, PathId), rate: u64) -> bool {
+        let foreign = self.foreign.get(&link);
+        foreign.is_some_and(|f| f.is_recent(now) && f.rate.saturating_mul(SHARED_PART) >= rate)
     }
 
     pub fn get(&self, peer: IpAddr, path: PathId) -> Option<PathRecord> {
@@ -101,6 +149,8 @@ impl Records {
     pub fn forget_path(&mut self, path: PathId) {
         self.records
             .retain(|(_, record_path), _| *record_path != path);
+        self.foreign
+            .retain(|(_, foreign_path), _| *foreign_path != path);
     }
 
     /// Adds the measurements of a path since its last update.
@@ -195,6 +245,30 @@ mod tests {
             ..bound(60, 100)
         };
         assert_eq!(add(other), (100, true, 10));
+    }
+
+    #[test]
+    fn other_traffic_counts_for_two_seconds() {
+        let at = Instant::from_millis;
+        let link = |path| (PEER, PathId(path));
+        let mut records = Records::new(2);
+        records.note_foreign(at(1_000), link(0), 100);
+        let shared = |records: &Records, ms, path| records.is_shared(at(ms), link(path), 800);
+        assert!(shared(&records, 1_000, 0) && !shared(&records, 1_000, 1));
+        assert!(!records.is_shared(at(1_000), link(0), 801));
+        // The highest rate counts, until it is old.
+        records.note_foreign(at(2_000), link(0), 99);
+        assert!(shared(&records, 2_999, 0) && !shared(&records, 3_000, 0));
+        records.note_foreign(at(3_000), link(0), 99);
+        assert!(records.is_shared(at(3_000), link(0), 792));
+        records.note_foreign(at(3_500), link(1), 100);
+        // A full table forgets what is old, and nothing else.
+        records.note_foreign(at(4_999), link(2), 100);
+        assert!(!shared(&records, 4_999, 2));
+        records.note_foreign(at(5_000), link(2), 100);
+        assert!(shared(&records, 5_000, 1) && shared(&records, 5_000, 2));
+        records.forget_path(PathId(1));
+        assert!(!shared(&records, 5_000, 1));
     }
 
     #[test]

@@ -33,9 +33,18 @@ impl ForeignTraffic {
     }
 
     /// Replaces the load of this sender by `load` on `link`. Connections place their data as if another connection had
-    /// these bytes in flight.
-    pub fn set_load(&mut self, stack: &mut Stack, link: (IpAddr, PathId), load: PathLoad) {
-        let loads = &mut stack.shared.loads;
+    /// these bytes in flight. The rates that they measure are lower bounds if this sender has a part of the path's.
+    pub fn set_load(
+        &mut self,
+        stack: &mut Stack,
+        now: Instant,
+        link: (IpAddr, PathId),
+        load: PathLoad,
+    ) {
+        if load.in_flight > 0 {
+            let records = &mut stack.shared.records;
+            records.note_foreign(now, link, load.delivery_rate);
+        }
         let new = Load {
             in_flight: load.in_flight,
             delivery_rate: load.delivery_rate,
@@ -43,13 +52,23 @@ impl ForeignTraffic {
             openings: 0,
         };
         let new = Some((link, new)).filter(|(_, new)| new.in_flight > 0);
+        self.count(stack, new);
+    }
+
+    /// Takes back the load of this sender, which has ended.
+    pub fn end(&mut self, stack: &mut Stack) {
+        self.count(stack, None);
+    }
+
+    fn count(&mut self, stack: &mut Stack, new: Option<((IpAddr, PathId), Load)>) {
         if new == self.counted {
             return;
         }
+        let loads = &mut stack.shared.loads;
         if let Some((old_link, old)) = core::mem::replace(&mut self.counted, new) {
             loads.replace(old_link, old, Load::default());
         }
-        if let Some((_, new)) = new {
+        if let Some((link, new)) = new {
             loads.replace(link, Load::default(), new);
         }
     }
@@ -141,17 +160,17 @@ mod tests {
             delivery_rate: 10 * in_flight,
         };
         let [mut a, mut b] = [ForeignTraffic::default(), ForeignTraffic::default()];
-        a.set_load(&mut stack, link(1), load(100));
+        a.set_load(&mut stack, Instant::ZERO, link(1), load(100));
         assert_eq!(a.others(&stack, link(1)), load(0));
         assert_eq!(b.others(&stack, link(1)), load(100));
-        b.set_load(&mut stack, link(1), load(30));
+        b.set_load(&mut stack, Instant::ZERO, link(1), load(30));
         assert_eq!(a.others(&stack, link(1)), load(30));
         // A sender moves to another peer, and ends.
-        a.set_load(&mut stack, link(2), load(100));
+        a.set_load(&mut stack, Instant::ZERO, link(2), load(100));
         assert_eq!(b.others(&stack, link(1)), load(0));
         assert_eq!(b.others(&stack, link(2)), load(100));
-        a.set_load(&mut stack, link(2), load(0));
-        b.set_load(&mut stack, link(1), load(0));
+        a.set_load(&mut stack, Instant::ZERO, link(2), load(0));
+        b.set_load(&mut stack, Instant::ZERO, link(1), load(0));
         assert!(!a.is_counted() && !b.is_counted());
         assert_eq!(b.others(&stack, link(2)), load(0));
     }

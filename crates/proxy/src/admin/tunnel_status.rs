@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_tunnel::{FlowStats, Mode, PathId, PathStats};
+use braid_tunnel::{FlowStats, PathId, PathStats};
 use braid_wire::{Instant, ip};
 use serde::{Deserialize, Serialize};
 
@@ -263,7 +263,7 @@ impl TunnelFlowStatus {
             bytes_down,
             packets_dropped: flow.packets_dropped,
             urgency: treatment.map(|t| t.urgency),
-            steering: treatment.map(|t| steering(t.mode).to_owned()),
+            steering: treatment.map(|t| t.mode.name().to_owned()),
             repairs_losses: treatment.is_some_and(|t| t.hides_losses),
             queued: treatment.map_or(0, |t| t.queued_bytes),
             paths: paths
@@ -302,15 +302,6 @@ fn protocol(number: u8) -> String {
         other => return other.to_string(),
     }
     .to_owned()
-}
-
-fn steering(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Aggregate => "aggregate",
-        Mode::Fastest => "fastest",
-        Mode::Redundant => "redundant",
-        Mode::Single => "single",
-    }
 }
 
 #[cfg(test)]

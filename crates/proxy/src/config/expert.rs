@@ -56,6 +56,8 @@ pub(super) struct OfServer {
     pub connection_buffer: Option<Size>,
     pub max_connections: Option<Count>,
     pub max_connections_per_user: Option<Count>,
+    #[serde(default)]
+    pub announce: bool,
     pub deny_join_initial: Option<Spanned<bool>>,
     pub time_window: Option<Spanned<Time>>,
 }

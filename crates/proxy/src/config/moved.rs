@@ -64,6 +64,7 @@ pub(super) const OF_BOX: &[Row] = &[
 pub(super) const OF_SERVER: &[Row] = &[
     ("", "checksum", Expert("checksum")),
     ("", "ecn", Expert("ecn")),
+    ("", "announce", Expert("announce")),
     ("", "deny_join_initial", Expert("deny_join_initial")),
     ("", "time_window", Expert("time_window")),
     ("timeouts", "handshake", Nowhere),

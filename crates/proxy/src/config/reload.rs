@@ -130,7 +130,7 @@ impl ServerConfig {
             ("key_file", key.public() != self.key.public()),
             ("listen", *listen != self.listen),
             ("port", *port != self.port),
-            ("announce", *announce != self.announce),
+            ("expert.announce", *announce != self.announce),
             (
                 "expert.deny_join_initial",
                 *denies != self.deny_join_initial,

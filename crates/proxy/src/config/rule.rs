@@ -1,10 +1,11 @@
-//! The table `[[rule]]` of `box.toml`: hints about connections by their destination.
+//! The table `[[rule]]` of `box.toml`: hints about connections and packets of the tunnel by their destination.
 
 use core::fmt;
 use core::net::IpAddr;
 use core::ops::RangeInclusive;
 
 use braid_engine::Urgency;
+use braid_tunnel::Mode;
 use braid_units::ConfigError;
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer};
@@ -20,8 +21,9 @@ const MAX_RULES: usize = 256;
 /// Maximum number of ports, addresses or domains of a rule. A guess, for the same reason.
 const MAX_CONDITIONS: usize = 256;
 
-/// Hints about certain connections. A connection matches the rule if it matches each list that is not empty. It
-/// matches a list if it matches one of the values.
+/// Hints about certain connections, and packets of the tunnel. A connection matches the rule if it matches each list
+/// that is not empty. It matches a list if it matches one of the values. The same holds for packets, which have no
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Ports of the destination; empty for all.
@@ -36,6 +38,8 @@ pub struct Rule {
     pub strategy: Option<String>,
     /// The usual number of bytes that a connection carries.
     pub size: Option<u64>,
+    /// The rule by which packets of the tunnel are given to links.
+    pub mode: Option<Mode>,
 }
 
 impl Rule {
@@ -80,6 +84,18 @@ pub(super) struct RawRule {
     strategy: Option<Spanned<String>>,
     #[serde(default, deserialize_with = "size")]
     size: Option<u64>,
+    #[serde(default, deserialize_with = "mode")]
+    mode: Option<Mode>,
+}
+
+impl RawRule {
+    /// Returns true if the rule has nothing but conditions.
+    fn is_empty(&self) -> bool {
+        self.urgency.is_none()
+            && self.strategy.is_none()
+            && self.size.is_none()
+            && self.mode.is_none()
+    }
 }
 
 pub(super) fn check_rules(
@@ -102,7 +118,7 @@ pub(super) fn check_rules(
 fn check_rule(src: &Source<'_>, raw: Spanned<RawRule>) -> Result<Rule, ConfigError> {
     let all = raw.span();
     let raw = raw.into_inner();
-    if raw.urgency.is_none() && raw.strategy.is_none() && raw.size.is_none() {
+    if raw.is_empty() {
         let conditions = [
             raw.port.as_ref().map(Spanned::span),
             raw.address.as_ref().map(Spanned::span),
@@ -110,7 +126,7 @@ fn check_rule(src: &Source<'_>, raw: Spanned<RawRule>) -> Result<Rule, ConfigErr
         ];
         let at = conditions.into_iter().flatten().next().unwrap_or(all);
         let at = Spanned::new(at, ());
-        let hint = "urgency = 7, strategy = \"…\" or size = \"64kB\"";
+        let hint = "urgency = 7, strategy = \"…\", size = \"64kB\" or mode = \"fastest\"";
         return Err(src.error(&at, "the rule sets no hint for its connections", hint));
     }
     let strategy = match raw.strategy {
@@ -137,6 +153,7 @@ fn check_rule(src: &Source<'_>, raw: Spanned<RawRule>) -> Result<Rule, ConfigErr
         urgency: raw.urgency.map(|level| level.0),
         strategy,
         size: raw.size,
+        mode: raw.mode,
     })
 }
 
@@ -231,6 +248,11 @@ impl<'de> Deserialize<'de> for UrgencyLevel {
         }
         d.deserialize_i64(V).map(UrgencyLevel)
     }
+}
+
+fn mode<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Mode>, D::Error> {
+    let words = Mode::ALL.map(|mode| (mode.name(), mode));
+    types::word(d, "mode of packets in the tunnel", &words).map(Some)
 }
 
 fn size<'de, D: Deserializer<'de>>(d: D) -> Result<Option<u64>, D::Error> {

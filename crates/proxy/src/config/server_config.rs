@@ -296,10 +296,10 @@ impl ServerConfig {
             return Err(src.error(port, "port 0 cannot be listened on", "1 to 65535"));
         }
         let denies = expert.deny_join_initial.as_ref();
-        let announces_any = raw.announce && raw.listen.get_ref().0.len() > 1;
+        let announces_any = expert.announce && raw.listen.get_ref().0.len() > 1;
         if let Some(at) = denies.filter(|at| *at.get_ref() && !announces_any) {
             let message = "boxes would be told of no address to join at";
-            let hint = "announce = true, with two addresses or more in `listen`";
+            let hint = "announce = true in [expert], with two addresses or more in `listen`";
             return Err(src.error(at, message, hint));
         }
         let tun = RawTun::check(raw.tun, src, ("10.215.78.0/24", "fdb7:a1d0:78::/64"), &[])?;
@@ -313,7 +313,7 @@ impl ServerConfig {
             key,
             listen: raw.listen.into_inner().0.into_iter().map(|a| a.0).collect(),
             port: raw.port.map_or(DEFAULT_PORT, Spanned::into_inner),
-            announce: raw.announce,
+            announce: expert.announce,
             deny_join_initial: expert
                 .deny_join_initial
                 .as_ref()
@@ -383,8 +383,6 @@ struct Raw {
     key_file: Option<Spanned<PathBuf>>,
     listen: Spanned<OneOrMany<Address>>,
     port: Option<Spanned<u16>>,
-    #[serde(default)]
-    announce: bool,
     #[serde(default)]
     unprotected: bool,
     #[serde(default)]

@@ -3,6 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 
 use braid_engine::Urgency;
+use braid_tunnel::FlowPolicy;
 use braid_wire::ip;
 
 use crate::protocol::hints::urgency_of_dscp;
@@ -81,11 +82,15 @@ impl Inner {
         }
     }
 
-    /// Returns the urgency by port and code point (RFC 2474).
-    pub(crate) fn urgency(&self) -> Option<Urgency> {
-        match self.ports {
+    /// Returns the urgency by port and code point (RFC 2474). Packets alone tell no mode.
+    pub(crate) fn policy(&self) -> FlowPolicy {
+        let urgency = match self.ports {
             Some((DNS, _) | (_, DNS)) => Some(DNS_URGENCY),
             _ => urgency_of_dscp(self.dscp),
+        };
+        FlowPolicy {
+            urgency,
+            mode: None,
         }
     }
 }
@@ -209,7 +214,10 @@ mod tests {
 
     #[test]
     fn dns_and_code_points_are_urgent() {
-        let level = |packet: &[u8]| Inner::parse(packet).unwrap().urgency().map(Urgency::level);
+        let level = |packet: &[u8]| {
+            let policy = Inner::parse(packet).unwrap().policy();
+            policy.urgency.map(Urgency::level)
+        };
         assert_eq!(level(&v4(17, [0, 0], 0, [5, 53])), Some(1));
         assert_eq!(level(&v4(17, [0, 0], 0, [53, 5])), Some(1));
         assert_eq!(level(&v4(17, [0, 0], 46 << 2, [5, 6])), Some(1));

@@ -4,10 +4,10 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use braid_engine::{Stack, Urgency};
+use braid_engine::Stack;
 use braid_tunnel::{
-    Config, Header, PathConfig, PathId, PathState, PathUse, Role, Secrets, SendError, Suite,
-    Transmit, Tunnel,
+    Config, FlowPolicy, Header, PathConfig, PathId, PathState, PathUse, Role, Secrets, SendError,
+    Suite, Transmit, Tunnel,
 };
 use braid_wire::{Instant, Rng};
 use ipnet::IpNet;
@@ -507,11 +507,11 @@ impl BoxTunnel {
             self.drops.no_session += 1;
             return;
         };
-        let urgency = urgency(rules, packet).unwrap_or_default();
+        let policy = policy(rules, packet);
         session.is_used = true;
         session.exchanges = true;
         let drops = &mut self.drops;
-        let dropped = match session.tunnel.send(now, urgency, packet) {
+        let dropped = match session.tunnel.send(now, policy, packet) {
             Ok(()) => return,
             Err(SendError::NoKey) => &mut drops.no_key,
             Err(SendError::TooLarge) => &mut drops.too_large,
@@ -734,17 +734,22 @@ impl BoxTunnel {
     }
 }
 
-/// Returns the urgency of a packet by the first rule for its destination, else by port and code point. Rules on names
-/// match no packet.
-fn urgency(rules: &[Rule], packet: &[u8]) -> Option<Urgency> {
-    let inner = Inner::parse(packet)?;
+/// Returns the treatment of a packet by the first rule for its destination, and its urgency by port and code point if
+/// the rule has none. Rules on names match no packet.
+fn policy(rules: &[Rule], packet: &[u8]) -> FlowPolicy {
+    let Some(inner) = Inner::parse(packet) else {
+        return FlowPolicy::default();
+    };
     let by_rule = || {
         // Most boxes have no rules, and then nothing is compared.
         let destination = (!rules.is_empty()).then(|| Destination::from(inner.destination()))?;
         let rule = rules.iter().find(|rule| rule.is_for(&destination, None))?;
-        rule.urgency
+        Some(FlowPolicy {
+            urgency: rule.urgency,
+            mode: rule.mode,
+        })
     };
-    by_rule().or_else(|| inner.urgency())
+    by_rule().unwrap_or_default().or(inner.policy())
 }
 
 /// Returns the ciphers, the one that this processor does faster first.

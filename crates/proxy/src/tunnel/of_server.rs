@@ -453,8 +453,8 @@ impl Sessions {
             self.drops.no_box += 1;
             return;
         };
-        let urgency = inner.urgency().unwrap_or_default();
-        match session.tunnel.send(now, urgency, packet) {
+        // What the box has stated for the flow precedes.
+        match session.tunnel.send(now, inner.policy(), packet) {
             Ok(()) => {}
             Err(SendError::NoKey) => self.drops.no_key += 1,
             Err(_) => self.drops.queue += 1,

@@ -4,7 +4,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use braid_engine::{ForeignTraffic, PathLoad, PathRecord, Stack};
+use braid_engine::{ForeignTraffic, PathRecord, Stack};
 use braid_tunnel::{Measured, PathId, PathUse, Tunnel};
 use braid_wire::Instant;
 
@@ -42,11 +42,10 @@ impl Sharing {
         for used in tunnel.path_uses(now) {
             let part = self.part(used.path);
             let Some(link) = link(&used) else {
-                let nowhere = (used.remote.ip(), used.path);
-                part.set_load(stack, nowhere, PathLoad::default());
+                part.end(stack);
                 continue;
             };
-            part.set_load(stack, link, used.load);
+            part.set_load(stack, now, link, used.load);
             is_busy |= part.is_counted() || used.urgency.is_some();
             if let Some((urgency, sent_at)) = used.urgency {
                 part.note_urgency(stack, link, urgency, sent_at);
@@ -77,9 +76,8 @@ impl Sharing {
 
     /// Takes back what the engine counts.
     pub(crate) fn end(&mut self, stack: &mut Stack) {
-        for (path, mut part) in self.parts.drain(..) {
-            let nowhere = (IpAddr::from([0; 4]), path);
-            part.set_load(stack, nowhere, PathLoad::default());
+        for (_, mut part) in self.parts.drain(..) {
+            part.end(stack);
         }
     }
 

@@ -19,5 +19,6 @@ mod streams;
 mod support;
 mod tunnel;
 mod tunnel_load;
+mod tunnel_modes;
 mod tunnel_servers;
 mod warm;

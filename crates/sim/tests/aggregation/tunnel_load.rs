@@ -14,7 +14,7 @@ use braid_sim::host::{Host, HostConfig, options};
 use braid_sim::traffic::Stream;
 use braid_sim::transfer::PathSettings;
 use braid_sim::udp::UdpHeader;
-use braid_sim::{Node, NodeId, Packet, Turn, World};
+use braid_sim::{LinkId, Node, NodeId, Packet, Turn, World};
 use braid_wire::Instant;
 
 use crate::support::{link, millis, secs};
@@ -47,15 +47,15 @@ struct Delays {
 
 /// One end of a call, or a host that asks: it sends packets at equal intervals that have their time of sending.
 #[derive(Debug)]
-struct Talker {
+pub struct Talker {
     header: UdpHeader,
     gap: Duration,
     payload: usize,
-    next_at: Option<Instant>,
+    pub next_at: Option<Instant>,
     /// True for the end that is called: it sends once it has heard the other one, to where that one is.
     answers: bool,
     /// For each packet that came, the time at which it was sent, and its way.
-    came: Vec<(Instant, Duration)>,
+    pub came: Vec<(Instant, Duration)>,
 }
 
 impl Talker {
@@ -111,20 +111,22 @@ impl Node for Talker {
 }
 
 /// A box with two links and three hosts in its LAN, a server, and three hosts behind it.
-struct Net {
-    world: World,
+pub struct Net {
+    pub world: World,
     boxed: NodeId,
     server: NodeId,
-    caller: NodeId,
-    called: NodeId,
+    pub caller: NodeId,
+    pub called: NodeId,
     /// A host in the LAN to which a host behind the server sends more than both links take, once it asks for it.
     opener: NodeId,
     asker: NodeId,
     user: NodeId,
     content: NodeId,
+    /// The access links, each with both directions.
+    pub links: Vec<(LinkId, LinkId)>,
 }
 
-/// Returns the configurations. `second` has settings of the second link.
+/// Returns the configurations. `second` has settings of the second link, and may have more tables.
 fn configs(second: &str) -> (BoxConfig, ServerConfig) {
     let text = format!(
         "lan = \"lan0\"\n[[link]]\ninterface = \"link0\"\n[[link]]\ninterface = \"link1\"\n{second}\n\
@@ -156,24 +158,24 @@ impl Net {
         Net::with_second_link(access, "")
     }
 
-    fn with_second_link(access: Vec<PathSettings>, second: &str) -> Net {
+    pub fn with_second_link(access: Vec<PathSettings>, second: &str) -> Net {
         let mut world = World::new(1);
         let (box_config, server_config) = configs(second);
         let settings = box_settings(box_config, 4);
         let boxed = world.add(|rng| BoxNode::new(settings, rng));
-        let links = (0..2).map(|n| (IpAddr::V4(link_addr(n)), n as u32));
+        let routes = (0..2).map(|n| (IpAddr::V4(link_addr(n)), n as u32));
         let contents = (0..4).map(|n| (IpAddr::V4(content_addr(n)), 2 + n as u32));
         let settings = ServerNodeConfig {
             config: server_config,
-            routes: links.chain(contents).collect(),
+            routes: routes.chain(contents).collect(),
             downstream: DownstreamConfig::default(),
             clock_ahead: Duration::ZERO,
             tunnel: true,
         };
         let server = world.add(|rng| ServerNode::new(settings, rng));
-        for path in access {
-            world.connect(boxed, server, path.up, path.down);
-        }
+        let access = access.into_iter();
+        let links = access.map(|path| world.connect(boxed, server, path.up, path.down));
+        let links = links.collect();
         let socket = |addr, port| SocketAddr::from((addr, port));
         let (near, far) = (socket(user_addr(0), 5_000), socket(content_addr(0), 7_000));
         let caller = world.add(|_| Talker::new(near, far, CALL_GAP, CALL_PAYLOAD));
@@ -218,11 +220,12 @@ impl Net {
             asker,
             user,
             content,
+            links,
         }
     }
 
     /// Starts a call and DNS queries.
-    fn talk(&mut self, calls: bool, query_gap: Duration) {
+    pub fn talk(&mut self, calls: bool, query_gap: Duration) {
         let start = |talker: &mut Talker, now| talker.next_at = Some(now);
         if calls {
             self.world.with_node(self.caller, start);
@@ -284,12 +287,12 @@ impl Net {
         }
     }
 
-    fn at_server(&mut self) -> TunnelStatus {
+    pub fn at_server(&mut self) -> TunnelStatus {
         let ask = |node: &mut ServerNode, now| node.ask(now, Request::Status);
         tunnel_of(self.world.with_node(self.server, ask))
     }
 
-    fn at_box(&mut self) -> TunnelStatus {
+    pub fn at_box(&mut self) -> TunnelStatus {
         let ask = |node: &mut BoxNode, now| node.ask(now, Request::Status);
         tunnel_of(self.world.with_node(self.boxed, ask))
     }
@@ -436,6 +439,33 @@ fn connections_and_the_tunnel_learn_from_each_other() {
             (0.75 * rate..1.2 * rate).contains(&known),
             "link {n}: {known}"
         );
+    }
+}
+
+/// The rate of an upload beside a large flow in the tunnel is a part of the path's. A call does not change it.
+#[test]
+fn records_beside_a_large_flow_are_lower_bounds() {
+    for (payload, gap, is_lower_bound) in [
+        (CALL_PAYLOAD, CALL_GAP, false),
+        (1_340, Duration::from_micros(500), true),
+    ] {
+        let mut net = Net::new(vec![link(20, 20), link(20, 30)]);
+        net.world.advance(secs(2));
+        let start = |talker: &mut Talker, now| {
+            (talker.gap, talker.payload, talker.next_at) = (gap, payload, Some(now));
+        };
+        net.world.with_node(net.caller, start);
+        net.transfer(Load::Up(100_000_000));
+        net.world.advance(secs(6));
+        let boxed: &BoxNode = net.world.node(net.boxed);
+        let records: Vec<_> = boxed.stack().unwrap().records().collect();
+        assert_eq!(records.len(), 2);
+        for (.., record) in records {
+            assert_eq!(
+                record.is_lower_bound, is_lower_bound,
+                "{payload}: {record:?}"
+            );
+        }
     }
 }
 

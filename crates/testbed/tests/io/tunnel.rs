@@ -25,7 +25,7 @@ use braid_proxy::app::{Core, Ctx, TunnelTransmit};
 use braid_proxy::config::{MptcpHosts, Quic, TunConfig};
 use braid_secure::Families;
 use braid_testbed::netns;
-use braid_tunnel::{Config, PathConfig, PathId, Role, Secrets, SessionId, Tunnel, Urgency};
+use braid_tunnel::{Config, FlowPolicy, PathConfig, PathId, Role, Secrets, SessionId, Tunnel};
 use braid_wire::{Instant, Rng};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -239,7 +239,7 @@ impl Core for Carrier {
 
     fn on_packet(&mut self, now: Instant, packet: &[u8]) {
         // A full queue drops packets, as a router does.
-        let _ = self.0.send(now, Urgency::default(), packet);
+        let _ = self.0.send(now, FlowPolicy::default(), packet);
     }
 
     fn poll_datagram(&mut self, now: Instant, buf: &mut Vec<u8>) -> Option<TunnelTransmit> {

@@ -5,13 +5,18 @@ mod fastest;
 mod redundant;
 mod single;
 
-use braid_engine::Urgency;
+use braid_engine::{PathId, Urgency};
 
+use self::aggregate::Aggregate;
+use self::fastest::Fastest;
+use self::redundant::Redundant;
+use self::single::Single;
 use crate::config::{MAX_PATHS, Mode};
 
 /// A path as steering sees it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PathView {
+    pub id: PathId,
     /// The one-way delay in microseconds, on a scale that all paths share; `None` if nothing is known of it.
     pub delay: Option<i64>,
     /// The rate in bytes per second.
@@ -55,17 +60,38 @@ pub(crate) trait Steer: core::fmt::Debug + Send {
     /// Returns what the path takes of the flow.
     fn decide(&self, view: &View) -> Decision;
 
-    /// Returns the rule for a flow of this urgency and rate in bytes per second.
+    /// Returns the path of packets that every path may take: those sent again, and those for which order leaves no
+    /// path. `best` is one of `paths`.
+    fn home(&self, _paths: &[Option<PathView>; MAX_PATHS], best: usize) -> usize {
+        best
+    }
+
+    /// Returns the rule that a flow of this urgency and rate in bytes per second has in effect.
     fn mode(&self, urgency: Urgency, rate: u64) -> Mode;
 }
 
-/// Returns the rule of a mode. `redundant_rate` is that of [`crate::Config`].
-pub(crate) fn rule(mode: Mode, redundant_rate: u64) -> Box<dyn Steer> {
-    match mode {
-        Mode::Aggregate => Box::new(aggregate::Aggregate),
-        Mode::Fastest => Box::new(fastest::Fastest),
-        Mode::Redundant => Box::new(redundant::Redundant::new(redundant_rate)),
-        Mode::Single => Box::new(single::Single),
+/// The rules of all modes.
+#[derive(Debug)]
+pub(crate) struct Rules {
+    redundant: Redundant,
+}
+
+impl Rules {
+    /// Creates the rules. `redundant_rate` is that of [`crate::Config`].
+    pub fn new(redundant_rate: u64) -> Self {
+        Rules {
+            redundant: Redundant::new(redundant_rate),
+        }
+    }
+
+    /// Returns the rule of a mode.
+    pub fn of(&self, mode: Mode) -> &dyn Steer {
+        match mode {
+            Mode::Aggregate => &Aggregate,
+            Mode::Fastest => &Fastest,
+            Mode::Redundant => &self.redundant,
+            Mode::Single => &Single,
+        }
     }
 }
 
@@ -80,3 +106,6 @@ pub(crate) fn best(paths: &[Option<PathView>; MAX_PATHS]) -> Option<usize> {
     let known = usable().filter_map(|(i, p)| Some((p.delay?, i))).min();
     known.map(|(_, i)| i).or(usable().next().map(|(i, _)| i))
 }
+
+#[cfg(test)]
+mod tests;

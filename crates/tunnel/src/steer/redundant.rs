@@ -6,9 +6,6 @@ use super::aggregate::Aggregate;
 use super::{Decision, Steer, View};
 use crate::config::Mode;
 
-/// The least urgent level of which copies are sent: above the default, which is 3 (RFC 9218).
-const COPIED: u8 = 2;
-
 /// Packets of urgent flows with a low rate are sent on the two paths with the smallest delays. Other flows are
 /// treated as by [`Aggregate`].
 #[derive(Debug)]
@@ -43,7 +40,7 @@ impl Steer for Redundant {
     }
 
     fn mode(&self, urgency: Urgency, rate: u64) -> Mode {
-        if urgency.level() > COPIED || rate > self.rate {
+        if urgency > Mode::LEAST_URGENT_COPIED || rate > self.rate {
             Mode::Aggregate
         } else {
             Mode::Redundant

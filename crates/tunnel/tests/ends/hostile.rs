@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::net::seal::seal;
 use crate::net::{Link, Net, box_addr, end, packet, path_config, secrets, server_addr};
 use braid_tunnel::frame::{Frame, Label};
-use braid_tunnel::{Config, DatagramError, PathId, Role, Tunnel, Urgency};
+use braid_tunnel::{Config, DatagramError, FlowPolicy, Mode, PathId, Role, Tunnel, Urgency};
 use braid_wire::{Instant, Rng};
 
 const MS: Duration = Duration::from_millis(1);
@@ -43,7 +43,7 @@ fn an_unproved_address_gets_no_more_than_it_sent() {
         received += datagram.len();
         server.receive(now, box_addr(0), &mut datagram).unwrap();
         // Inner packets and reports have to wait for the proof too.
-        let _ = server.send(now, Urgency::default(), &packet(0, number as u32, 1000));
+        let _ = server.send(now, FlowPolicy::default(), &packet(0, number as u32, 1000));
         let answers = send_all(&mut server, &mut now, MS * 300);
         sent += answers.iter().map(|(_, len)| len).sum::<usize>();
         assert!(sent <= received, "{sent} bytes for {received}");
@@ -80,7 +80,7 @@ fn a_box_takes_datagrams_from_its_server_only() {
     let now = net.now;
     let before = format!("{:?}", net.ends[0].path_stats().collect::<Vec<_>>());
     net.ends[1]
-        .send(now, Urgency::default(), &packet(0, 0, 500))
+        .send(now, FlowPolicy::default(), &packet(0, 0, 500))
         .unwrap();
     let mut datagram = Vec::new();
     net.ends[1].poll_transmit(now, &mut datagram).unwrap();
@@ -114,6 +114,8 @@ fn a_server_learns_no_address_without_proof() {
         let inner = packet(0, step, 100);
         let label = Label {
             flow: 0,
+            urgency: None,
+            mode: Mode::default(),
             sequence: step,
             sole: true,
             hides_losses: false,
@@ -132,7 +134,7 @@ fn a_server_learns_no_address_without_proof() {
         let server = &mut net.ends[1];
         server.receive(now, box_addr(8), &mut datagram).unwrap();
         server
-            .send(now, Urgency::default(), &packet(1, step, 1000))
+            .send(now, FlowPolicy::default(), &packet(1, step, 1000))
             .unwrap();
         for (to, len) in send_all(server, &mut now, MS * 20) {
             assert!(to == box_addr(0) || len < 50, "{len} bytes to {to}");
@@ -156,6 +158,8 @@ fn nonsense_breaks_no_bound() {
             let flows = if rng.chance(0.1) { 65_536 } else { 4 };
             let label = Label {
                 flow: rng.below(flows) as u16,
+                urgency: Urgency::new(rng.below(16) as u8),
+                mode: Mode::ALL[rng.below(4) as usize],
                 sequence: (rng.below(3) * 8190 + rng.below(20)) as u32,
                 sole: rng.chance(0.1),
                 hides_losses: rng.chance(0.5),

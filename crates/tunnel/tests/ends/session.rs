@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use crate::net::{Link, Net, box_addr, end, identify, packet, secrets, server_addr};
-use braid_tunnel::{Config, DatagramError, Header, Mode, PathId, PathState, Role, SendError};
+use crate::net::{Link, Net, answer, box_addr, end, identify, packet, secrets, server_addr};
+use braid_tunnel::{
+    Config, DatagramError, FlowPolicy, Header, Mode, PathId, PathState, Role, SendError, Urgency,
+};
 use braid_wire::{Instant, Rng};
 
 const MS: Duration = Duration::from_millis(1);
@@ -173,6 +175,150 @@ fn redundant_copies_leave_no_gap() {
     }
     net.pass(MS * 100);
     assert_eq!(numbers(&net, 0), (0..count).collect::<Vec<_>>());
+}
+
+/// Returns what each end does with the packets that it sends of a flow.
+fn treatments(net: &Net) -> [Option<(u8, Mode)>; 2] {
+    [0, 1].map(|end: usize| {
+        let flows = net.ends[end].flow_stats();
+        let treatment = flows.first()?.treatment?;
+        Some((treatment.urgency, treatment.mode))
+    })
+}
+
+/// The policy of the box holds for answers, from its next packet on. A server's own policy holds for flows of which the
+/// box has sent nothing.
+#[test]
+fn answers_are_sent_as_the_box_sends_their_flow() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN; 2], 15);
+    net.pass(MS * 200);
+    let policy = |level, mode| FlowPolicy {
+        urgency: Urgency::new(level),
+        mode: Some(mode),
+    };
+    let mut number = 0;
+    let mut exchange = |net: &mut Net, of_box: Option<FlowPolicy>, of_server| {
+        number += 1;
+        let packet = packet(0, number, 200);
+        if let Some(policy) = of_box {
+            net.send_as(0, policy, &packet).unwrap();
+            net.pass(MS * 50);
+        }
+        net.send_as(1, of_server, &answer(&packet)).unwrap();
+        net.pass(MS * 50);
+        treatments(net)
+    };
+    let own = policy(5, Mode::Single);
+    let server_first = exchange(&mut net, None, own);
+    assert_eq!(server_first, [None, Some((5, Mode::Single))]);
+    for mode in Mode::ALL {
+        let both = exchange(&mut net, Some(policy(1, mode)), own);
+        assert_eq!(both, [Some((1, mode)); 2]);
+    }
+    // The mode that the box leaves open is its default. The urgency that it leaves open is the server's.
+    let open = exchange(&mut net, Some(FlowPolicy::default()), own);
+    let [boxed, server] = [3, 5].map(|urgency| Some((urgency, Mode::Aggregate)));
+    assert_eq!(open, [boxed, server]);
+    // Another flow has the policy of no other one.
+    net.send_as(0, policy(1, Mode::Redundant), &packet(0, 100, 200))
+        .unwrap();
+    net.pass(MS * 50);
+    net.send_as(1, own, &answer(&packet(1, 0, 200))).unwrap();
+    let flows = net.ends[1].flow_stats();
+    let other = flows.iter().find(|flow| flow.bytes_received == 0).unwrap();
+    let treatment = other.treatment.unwrap();
+    assert_eq!((treatment.urgency, treatment.mode), (5, Mode::Single));
+}
+
+/// A server states nothing, so a box follows its own rules.
+#[test]
+fn a_box_does_not_follow_the_server() {
+    let mut net = Net::new(&Config::default(), &[Link::PLAIN; 2], 16);
+    net.pass(MS * 200);
+    let redundant = FlowPolicy {
+        urgency: Urgency::new(1),
+        mode: Some(Mode::Redundant),
+    };
+    net.send_as(1, redundant, &packet(0, 0, 200)).unwrap();
+    net.pass(MS * 100);
+    net.send_as(0, FlowPolicy::default(), &answer(&packet(0, 0, 200)))
+        .unwrap();
+    let [boxed, server] = treatments(&net);
+    assert_eq!(boxed, Some((3, Mode::Aggregate)));
+    assert_eq!(server, Some((1, Mode::Redundant)));
+}
+
+/// Flows of one tunnel in all modes, which change, and paths that go and come back: nothing comes twice.
+#[test]
+fn modes_that_change_repeat_nothing() {
+    for seed in 0..8 {
+        let mut rng = Rng::for_component(seed, 98);
+        let mut link = || Link {
+            delay: MS * (5 + rng.below(60) as u32),
+            jitter: MS * rng.below(10) as u32,
+            loss: rng.unit() * 0.02,
+            ..Link::PLAIN
+        };
+        let links = [link(), link(), link()];
+        let mut net = Net::new(&Config::default(), &links, seed);
+        net.pass(MS * 300);
+        let mut accepted = 0;
+        for number in 0..3000 {
+            if rng.chance(0.01) {
+                net.dark[rng.below(2) as usize] = rng.chance(0.3);
+            }
+            let policy = FlowPolicy {
+                urgency: Urgency::new(rng.below(4) as u8),
+                mode: rng.chance(0.9).then(|| Mode::ALL[rng.below(4) as usize]),
+            };
+            let len = 100 + rng.below(1401) as usize;
+            let packet = packet(rng.below(4) as u16, number, len);
+            accepted += usize::from(net.send_as(0, policy, &packet).is_ok());
+            net.pass(Duration::from_micros(rng.below(2_000)));
+        }
+        net.dark.fill(false);
+        net.pass(MS * 3000);
+        numbers(&net, 1);
+        let delivered = net.delivered[1].len();
+        assert!(
+            delivered * 100 >= accepted * 90,
+            "seed {seed}: {delivered} of {accepted}"
+        );
+    }
+}
+
+/// The links of the box have other numbers at a server, which learns them in the order of their first datagrams.
+#[test]
+fn a_single_path_is_the_same_at_both_ends() {
+    let slow = Link {
+        delay: MS * 60,
+        ..Link::PLAIN
+    };
+    let mut net = Net::new(&Config::default(), &[slow, Link::PLAIN], 17);
+    net.pass(MS * 500);
+    let order: Vec<_> = net.ends[1].path_stats().map(|p| p.path).collect();
+    assert_eq!(order, [PathId(1), PathId(0)], "the slow one comes later");
+    let single = FlowPolicy {
+        urgency: None,
+        mode: Some(Mode::Single),
+    };
+    for number in 0..200 {
+        let packet = packet(0, number, 1000);
+        net.send_as(0, single, &packet).unwrap();
+        net.pass(MS * 5);
+        // The first ones leave before the server knows the mode.
+        if number >= 50 {
+            net.send_as(1, FlowPolicy::default(), &answer(&packet))
+                .unwrap();
+        }
+        net.pass(MS * 5);
+    }
+    net.pass(MS * 200);
+    for end in 0..2 {
+        let flows = net.ends[end].flow_stats();
+        let paths: Vec<_> = flows[0].paths.iter().map(|p| p.path).collect();
+        assert_eq!(paths, [PathId(0)], "end {end}");
+    }
 }
 
 #[test]
@@ -350,10 +496,10 @@ fn first_datagrams(count: usize) -> (braid_tunnel::Tunnel, Vec<Vec<u8>>) {
         mtu: crate::net::MTU,
     };
     assert!(sender.add_path(Instant::ZERO, PathId(0), config));
-    let urgency = braid_tunnel::Urgency::default();
+    let policy = FlowPolicy::default();
     for number in 0..count {
         sender
-            .send(Instant::ZERO, urgency, &packet(0, number as u32, 200))
+            .send(Instant::ZERO, policy, &packet(0, number as u32, 200))
             .unwrap();
     }
     let mut datagrams = Vec::new();
@@ -424,7 +570,7 @@ fn replayed_and_reflected_datagrams_change_nothing() {
 fn an_address_gets_no_more_than_it_sent_until_it_is_proved() {
     let (_, datagrams) = first_datagrams(1);
     let mut server = end(&Config::default(), Role::Server, 9);
-    let urgency = braid_tunnel::Urgency::default();
+    let policy = FlowPolicy::default();
     let now = Instant::from_millis(20);
     let mut received = 0;
     for datagram in &datagrams {
@@ -434,7 +580,7 @@ fn an_address_gets_no_more_than_it_sent_until_it_is_proved() {
             .unwrap();
     }
     for number in 0..100 {
-        server.send(now, urgency, &packet(0, number, 1000)).unwrap();
+        server.send(now, policy, &packet(0, number, 1000)).unwrap();
     }
     let mut sent = Vec::new();
     for _ in 0..100 {
@@ -462,7 +608,7 @@ fn the_server_follows_a_box_that_proves_its_address() {
     let (moved, now) = (box_addr(9), net.now);
     let mut datagram = Vec::new();
     net.ends[0]
-        .send(now, braid_tunnel::Urgency::default(), &packet(0, 0, 500))
+        .send(now, FlowPolicy::default(), &packet(0, 0, 500))
         .unwrap();
     net.ends[0].poll_transmit(now, &mut datagram).unwrap();
     net.ends[1].receive(now, moved, &mut datagram).unwrap();
@@ -471,7 +617,7 @@ fn the_server_follows_a_box_that_proves_its_address() {
     let transmit = net.ends[1].poll_transmit(now, &mut challenge).unwrap();
     assert_eq!(transmit.remote, moved);
     net.ends[1]
-        .send(now, braid_tunnel::Urgency::default(), &packet(0, 0, 500))
+        .send(now, FlowPolicy::default(), &packet(0, 0, 500))
         .unwrap();
     let mut data = Vec::new();
     let transmit = net.ends[1].poll_transmit(now, &mut data).unwrap();
@@ -483,7 +629,7 @@ fn the_server_follows_a_box_that_proves_its_address() {
     net.ends[0].poll_transmit(now, &mut response).unwrap();
     net.ends[1].receive(now, moved, &mut response).unwrap();
     net.ends[1]
-        .send(now, braid_tunnel::Urgency::default(), &packet(0, 1, 500))
+        .send(now, FlowPolicy::default(), &packet(0, 1, 500))
         .unwrap();
     data.clear();
     let mut last = None;
@@ -496,8 +642,8 @@ fn the_server_follows_a_box_that_proves_its_address() {
 #[test]
 fn what_cannot_be_sent_is_refused() {
     let mut sender = end(&Config::default(), Role::Box, 11);
-    let urgency = braid_tunnel::Urgency::default();
-    let mut send = |bytes: &[u8]| sender.send(Instant::ZERO, urgency, bytes);
+    let policy = FlowPolicy::default();
+    let mut send = |bytes: &[u8]| sender.send(Instant::ZERO, policy, bytes);
     assert_eq!(send(&[]), Err(SendError::Malformed));
     assert_eq!(send(&packet(0, 0, 100)[..99]), Err(SendError::Malformed));
     assert_eq!(send(&packet(0, 0, 1501)), Err(SendError::TooLarge));
@@ -506,7 +652,7 @@ fn what_cannot_be_sent_is_refused() {
     let rng = Rng::for_component(0, 0);
     let mut keyless =
         braid_tunnel::Tunnel::new(Config::default(), Role::Box, crate::net::SESSION, rng);
-    let refused = keyless.send(Instant::ZERO, urgency, &packet(0, 0, 100));
+    let refused = keyless.send(Instant::ZERO, policy, &packet(0, 0, 100));
     assert_eq!(refused, Err(SendError::NoKey));
     assert!(keyless.wants_keys());
 }

@@ -1,4 +1,6 @@
-use braid_tunnel::{Config, PathConfig, Role, Secrets, SessionId, Tunnel, Urgency};
+use braid_tunnel::{
+    Config, FlowPolicy, Mode, PathConfig, Role, Secrets, SessionId, Tunnel, Urgency,
+};
 use braid_wire::Rng;
 
 use super::*;
@@ -39,7 +41,7 @@ fn the_largest_flows_are_shown_and_the_rest_counted() {
     let now = Instant::from_millis(1_000);
     for port in 1..=300 {
         tunnel
-            .send(now, Urgency::default(), &udp(port, 100))
+            .send(now, FlowPolicy::default(), &udp(port, 100))
             .unwrap();
     }
     let mut flows = tunnel.flow_stats();
@@ -70,9 +72,11 @@ fn the_largest_flows_are_shown_and_the_rest_counted() {
 fn a_server_shows_flows_from_the_users_side() {
     let mut tunnel = tunnel();
     let now = Instant::from_millis(1_000);
-    tunnel
-        .send(now, Urgency::default(), &udp(443, 100))
-        .unwrap();
+    let policy = FlowPolicy {
+        urgency: None,
+        mode: Some(Mode::Single),
+    };
+    tunnel.send(now, policy, &udp(443, 100)).unwrap();
     let mut flow = tunnel.flow_stats().remove(0);
     (flow.bytes_sent, flow.bytes_received) = (7, 5);
     flow.protocol = 50;
@@ -82,5 +86,6 @@ fn a_server_shows_flows_from_the_users_side() {
     assert_eq!(shown.source, "192.0.2.7");
     assert_eq!(shown.destination, "10.0.0.1");
     assert_eq!(shown.protocol, "esp");
+    assert_eq!(shown.steering.as_deref(), Some("single"));
     assert!(shown.paths.is_empty());
 }

@@ -3,10 +3,13 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
+use braid_tunnel::Mode;
 use ipnet::IpNet;
 
 use super::super::box_config::{BoxConfig, Gateway, LinkConfig, ServerEntry};
 use super::super::moved;
+use super::super::rule::Rule;
+use super::super::tunnel::Datagrams;
 use super::shadow::{self, no_destination};
 use super::{Finding, numbers, weigh};
 
@@ -252,9 +255,40 @@ impl BoxConfig {
             {
                 let remedy = "remove it, or take these destinations out of `bypass`";
                 found.push(Finding::warning(subject, message, remedy));
+            } else if let Some((message, remedy)) = self.idle_mode(rule) {
+                found.push(Finding::warning(subject, message, remedy));
             }
         }
         found
+    }
+
+    /// Returns the reason why the mode of a rule has no effect, and the remedy, if that is so.
+    fn idle_mode(&self, rule: &Rule) -> Option<(String, &'static str)> {
+        let mode = rule.mode?;
+        let name = mode.name();
+        if self.datagrams == Datagrams::Forward {
+            let message = format!(
+                "mode = {name:?} is for the tunnel, which `datagrams = \"forward\"` switches off: it has no \
+                 effect"
+            );
+            return Some((message, "remove it, or write datagrams = \"tunnel\""));
+        }
+        if !rule.domains.is_empty() {
+            let message = format!(
+                "mode = {name:?} is for packets of the tunnel, which show no name: with `domain` it has no effect"
+            );
+            return Some((message, "name the destinations by `address` or `port`"));
+        }
+        let urgency = rule.urgency?;
+        if mode == Mode::Redundant && urgency > Mode::LEAST_URGENT_COPIED {
+            let message = format!(
+                "mode = {name:?} copies packets of urgency 0 to {}, and the rule sets {}: it copies none",
+                Mode::LEAST_URGENT_COPIED.level(),
+                urgency.level()
+            );
+            return Some((message, "write urgency = 2, or less"));
+        }
+        None
     }
 
     /// Returns the reason why no aggregated connection goes to any of `addresses`.

@@ -1,6 +1,7 @@
 use core::net::Ipv4Addr;
 
-use braid_tunnel::{MAX_PATHS, SessionId};
+use braid_engine::Urgency;
+use braid_tunnel::{MAX_PATHS, Mode, SessionId};
 
 use super::*;
 
@@ -203,4 +204,54 @@ fn everything_that_is_dropped_is_counted_by_its_reason() {
     let counts = ["malformed_packet", "too_large", "invalid_datagram"].map(|name| drops[name]);
     assert_eq!(counts, [1, 1, 1]);
     assert_eq!(drops.values().sum::<u64>(), 3, "{drops:?}");
+}
+
+/// Returns an IPv4 packet of UDP to 192.0.2.7 with this port, and a traffic class.
+fn udp(port: u16, class: u8) -> Vec<u8> {
+    [
+        &[0x45, class, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0][..],
+        &[10, 0, 0, 1, 192, 0, 2, 7],
+        &5_000u16.to_be_bytes(),
+        &port.to_be_bytes(),
+        &[0, 8, 0, 0],
+    ]
+    .concat()
+}
+
+/// The first rule for a packet says how its flow is sent. What the rule leaves open comes from the packet.
+#[test]
+fn packets_are_sent_by_the_first_rule_for_them() {
+    let rule = |port: Option<u16>, level: Option<u8>, mode| Rule {
+        ports: port.map(|port| port..=port).into_iter().collect(),
+        addresses: Vec::new(),
+        domains: Vec::new(),
+        urgency: level.and_then(Urgency::new),
+        strategy: None,
+        size: None,
+        mode,
+    };
+    let of_name = Rule {
+        domains: vec!["example.com".to_owned()],
+        ..rule(None, Some(0), Some(Mode::Single))
+    };
+    let rules = [
+        of_name,
+        rule(Some(5060), Some(1), Some(Mode::Redundant)),
+        rule(Some(53), None, Some(Mode::Fastest)),
+        rule(Some(443), Some(5), None),
+        rule(None, None, Some(Mode::Single)),
+    ];
+    let expedited = 46 << 2;
+    for (packet, level, mode) in [
+        (udp(5060, 0), Some(1), Some(Mode::Redundant)),
+        (udp(53, 0), Some(1), Some(Mode::Fastest)),
+        (udp(443, expedited), Some(5), None),
+        (udp(9, expedited), Some(1), Some(Mode::Single)),
+        (udp(9, 0), None, Some(Mode::Single)),
+    ] {
+        let urgency = level.and_then(Urgency::new);
+        assert_eq!(policy(&rules, &packet), FlowPolicy { urgency, mode });
+    }
+    assert_eq!(policy(&[], &udp(9, 0)), FlowPolicy::default());
+    assert_eq!(policy(&rules, &udp(9, 0)[..20]), FlowPolicy::default());
 }

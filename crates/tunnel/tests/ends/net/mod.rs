@@ -7,7 +7,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_tunnel::{
-    Config, PathConfig, PathId, Role, Secrets, SendError, SessionId, Transmit, Tunnel, Urgency,
+    Config, FlowPolicy, PathConfig, PathId, Role, Secrets, SendError, SessionId, Transmit, Tunnel,
+    Urgency,
 };
 use braid_wire::{Instant, Rng, ip, udp};
 
@@ -161,8 +162,22 @@ impl Net {
 
     /// Sends an inner packet at one end.
     pub fn send(&mut self, end: usize, urgency: u8, packet: &[u8]) -> Result<(), SendError> {
-        let urgency = Urgency::new(urgency).expect("a level");
-        let sent = self.ends[end].send(self.now, urgency, packet);
+        let urgency = Some(Urgency::new(urgency).expect("a level"));
+        let policy = FlowPolicy {
+            urgency,
+            mode: None,
+        };
+        self.send_as(end, policy, packet)
+    }
+
+    /// Sends an inner packet of a flow with this policy at one end.
+    pub fn send_as(
+        &mut self,
+        end: usize,
+        policy: FlowPolicy,
+        packet: &[u8],
+    ) -> Result<(), SendError> {
+        let sent = self.ends[end].send(self.now, policy, packet);
         self.drain();
         sent
     }
@@ -291,6 +306,17 @@ pub fn packet(flow: u16, number: u32, len: usize) -> Vec<u8> {
     let mut rng = Rng::for_component(u64::from(number), u64::from(flow));
     rng.fill(&mut bytes[32..]);
     bytes
+}
+
+/// Returns the packet of the other direction of the flow of a packet of [`packet`].
+pub fn answer(packet: &[u8]) -> Vec<u8> {
+    let mut answer = packet.to_vec();
+    // The sums of addresses and ports stay as they are, and so do the checksums.
+    answer[12..16].copy_from_slice(&packet[16..20]);
+    answer[16..20].copy_from_slice(&packet[12..16]);
+    answer[20..22].copy_from_slice(&packet[22..24]);
+    answer[22..24].copy_from_slice(&packet[20..22]);
+    answer
 }
 
 /// Returns flow and number of a packet of [`packet`], which must be unaltered.
