@@ -78,6 +78,8 @@ pub(crate) struct Control {
     round_loaded: bool,
     /// The time of the last sample that was not limited.
     loaded_at: Option<Instant>,
+    /// The newest sample of the delivery rate, bytes/s, and its time.
+    newest: Option<(u64, Instant)>,
     /// The greatest rate that clearly exceeded the one before, and the rounds since.
     full_rate: u64,
     full_rounds: u32,
@@ -97,6 +99,7 @@ impl Control {
             round_end: 0,
             round_loaded: false,
             loaded_at: None,
+            newest: None,
             full_rate: 0,
             full_rounds: 0,
             full_growth: FULL_GROWTH,
@@ -122,6 +125,11 @@ impl Control {
     /// Returns the greatest rate of the last rounds at which the path has delivered, bytes/s; 0 if nothing is known.
     pub fn delivery_rate(&self) -> u64 {
         self.max_rate.get()
+    }
+
+    /// Returns the newest sample of the delivery rate, bytes/s, and its time.
+    pub fn newest(&self) -> Option<(u64, Instant)> {
+        self.newest
     }
 
     /// Returns the last time at which what arrived showed the path's rate, and not what there was to send.
@@ -200,6 +208,9 @@ impl Control {
     /// Takes what a report told at `now`. Returns true if the delay that looked like a queue belongs to the path.
     pub fn on_update(&mut self, now: Instant, update: &Update, estimate: &Estimate) -> bool {
         if let Some(sample) = update.sample {
+            // A sample of a few datagrams is noisy.
+            let before = self.newest.map_or(sample.rate, |(rate, _)| rate);
+            self.newest = Some(((3 * before + sample.rate) / 4, now));
             if !sample.limited || sample.rate > self.max_rate.get() {
                 self.max_rate.push(sample.rate);
             }

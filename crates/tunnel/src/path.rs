@@ -35,6 +35,8 @@ pub(crate) const RATE_AGE: Duration = Duration::from_secs(2);
 /// The time for which the bottleneck of a path that more urgent data uses has work beyond a round trip. A guess, as for
 /// connections.
 const MAX_AHEAD: Duration = Duration::from_millis(5);
+/// The queueing delay above which less urgent packets give way, as for connections.
+const YIELD_QUEUE_DELAY: Duration = Duration::from_millis(7);
 /// The report timeout of a path without a measured round trip (RFC 6298 section 2).
 pub(crate) const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -164,24 +166,20 @@ impl Path {
             .clamp(MIN_REPORT_INTERVAL, MAX_REPORT_INTERVAL)
     }
 
-    /// Returns the rate at which the path delivers the bytes in flight, bytes/s: the measured rate or, if that is old,
-    /// at most as much as they are in a round trip.
+    /// Returns the rate at which the path delivers the bytes in flight, bytes/s: the newest sample or, if that is old, at
+    /// most as much as they are in a round trip. Others may have the rest of the path's rate.
     pub fn present_rate(&self, now: Instant) -> u64 {
-        let measured = self.control.delivery_rate();
-        let is_recent = self
-            .control
-            .loaded_at()
-            .is_some_and(|at| now < at + RATE_AGE);
-        let Some(rtt) = self.estimate.rtt().filter(|_| !is_recent) else {
-            return measured;
+        let (newest, at) = self.control.newest().unwrap_or_default();
+        let Some(rtt) = self.estimate.rtt().filter(|_| now >= at + RATE_AGE) else {
+            return newest;
         };
         // Bounds the rate as in `Control::rate`.
         let micros = rtt.smoothed.as_micros().max(100) as u64;
-        measured.min(self.estimate.in_flight().saturating_mul(1_000_000) / micros)
+        newest.min(self.estimate.in_flight().saturating_mul(1_000_000) / micros)
     }
 
-    /// Returns the urgency of data to which less urgent packets give way now: it uses the path, and as much of this host
-    /// is in flight as the bottleneck passes in a round trip and [`MAX_AHEAD`].
+    /// Returns the urgency of data to which less urgent packets give way now: it uses the path, and so much of this host
+    /// is in flight that the path has a queue, or that its bottleneck has work beyond a round trip and [`MAX_AHEAD`].
     pub fn yields_to(&self, now: Instant) -> Option<Urgency> {
         let urgency = self.others.most_urgent?;
         let least = self.estimate.rtt()?.least();
@@ -191,14 +189,18 @@ impl Path {
             return None;
         }
         let others = self.others.load;
-        let rate = self.present_rate(now).saturating_add(others.delivery_rate);
-        let full = bytes_in(rate, least + MAX_AHEAD);
-        (own.saturating_add(others.in_flight) >= full).then_some(urgency)
+        let present = self.present_rate(now).saturating_add(others.delivery_rate);
+        // What gives way says no more than that the path is at least this fast.
+        let rate = present.max(self.control.delivery_rate());
+        let in_flight = own.saturating_add(others.in_flight);
+        let is_full = in_flight >= bytes_in(rate, least + MAX_AHEAD);
+        let has_queue = self.estimate.queue_delay() > YIELD_QUEUE_DELAY;
+        (is_full || has_queue && in_flight >= bytes_in(present, least)).then_some(urgency)
     }
 
     /// Returns the mean one-way delay to the peer, with queue and jitter, in microseconds. All paths share the scale.
     pub fn delay(&self) -> Option<i64> {
-        let rate = self.control.delivery_rate();
+        let (rate, _) = self.control.newest().unwrap_or_default();
         let rtt = self
             .estimate
             .rtt()

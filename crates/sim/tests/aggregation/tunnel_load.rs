@@ -504,6 +504,8 @@ struct Case {
     calls: bool,
     /// True if a flow of the tunnel that is faster than both links comes down beside the transfer.
     floods: bool,
+    /// The factor within which queries are answered beside the load, on the time on idle links.
+    max_queries: f64,
     /// The time between DNS queries.
     query_gap: Duration,
     /// The time over which delays are measured.
@@ -518,13 +520,14 @@ impl Case {
             up: false,
             calls: true,
             floods: false,
+            max_queries: 1.2,
             query_gap: millis(70),
             window: secs(6),
         }
     }
 
-    /// Asserts that the call comes at most 15 ms later than on idle links, and answers within 1.2 times their time,
-    /// while the transfer keeps its rate.
+    /// Asserts that the call comes at most 15 ms later than on idle links, and answers within `max_queries` times their
+    /// time, while the links stay full.
     #[track_caller]
     fn check(self) {
         let rates = self
@@ -563,7 +566,10 @@ impl Case {
         for (idle, loaded) in idle.calls.into_iter().zip(loaded.calls) {
             assert!(loaded <= idle + millis(15), "{figures}");
         }
-        assert!(loaded.queries <= idle.queries.mul_f64(1.2), "{figures}");
+        assert!(
+            loaded.queries <= idle.queries.mul_f64(self.max_queries),
+            "{figures}"
+        );
         // Headers take 6 %, and losses halve windows.
         assert!(share + flood_share >= 0.85, "{figures}");
         let shares = [share, flood_share];
@@ -586,6 +592,8 @@ fn a_call_and_look_ups_pass_a_download() {
 fn a_call_and_look_ups_pass_a_download_and_a_large_flow_of_the_tunnel() {
     Case {
         floods: true,
+        // Each side counts bytes of the other that were sent up to 10 ms ago, and both fill the same gap.
+        max_queries: 1.45,
         ..Case::new("20 and 10 Mbit/s, down, beside a flood", links())
     }
     .check();
