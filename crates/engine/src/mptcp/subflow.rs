@@ -589,6 +589,7 @@ impl Subflow {
     }
 
     /// Updates the subflow's part of the load of its path.
+    #[inline]
     pub fn count_load(&mut self, loads: &mut Loads) {
         let load = self.load();
         // Every packet counts the loads of all subflows, and changes that of one at most.
