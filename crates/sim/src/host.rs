@@ -12,6 +12,7 @@ use braid_wire::{Instant, Rng};
 
 use crate::log::state::HostLog;
 use crate::node::{Node, Packet, Turn};
+use crate::streams::Streams;
 use crate::traffic::Stream;
 use crate::watched::{WatchedStack, destination, meta};
 use crate::world::{NodeId, World};
@@ -111,7 +112,7 @@ impl World {
 pub struct Host {
     engine: WatchedStack,
     routes: Vec<(IpAddr, u32)>,
-    streams: BTreeMap<ConnId, Stream>,
+    streams: Streams,
     /// Connections whose fallback to TCP the engine reported before it reported their acceptance.
     fell_back: BTreeMap<ConnId, FallbackCause>,
     /// The stream of each listener. Each accepted connection gets a clone.
@@ -133,7 +134,7 @@ impl Host {
         Host {
             engine,
             routes: config.routes,
-            streams: BTreeMap::new(),
+            streams: Streams::default(),
             fell_back: BTreeMap::new(),
             services: Vec::new(),
             finished: Vec::new(),
@@ -159,30 +160,31 @@ impl Host {
 
     /// Returns the streams of connections that are not closed.
     pub fn open_streams(&self) -> impl Iterator<Item = (ConnId, &Stream)> {
-        self.streams.iter().map(|(id, s)| (*id, s))
+        self.streams.iter()
     }
 
     /// Returns the stream with this label, of an open or a closed connection.
     pub fn labelled(&self, label: u32) -> Option<&Stream> {
-        let mut all = self.streams.values().chain(&self.finished);
+        let open = self.streams.iter().map(|(_, stream)| stream);
+        let mut all = open.chain(&self.finished);
         all.find(|stream| stream.label == label)
     }
 
     /// Pauses or resumes reading from the connections of the streams with this label.
     pub fn pause(&mut self, now: Instant, label: u32, paused: bool) {
-        for (conn, stream) in &mut self.streams {
+        for (conn, stream) in self.streams.iter_mut() {
             if stream.label == label {
                 stream.paused = paused;
-                self.engine.pump(now, *conn, stream);
+                self.engine.pump(now, conn, stream);
             }
         }
     }
 
     /// Aborts the connections of the streams with this label.
     pub fn abort_labelled(&mut self, now: Instant, label: u32) {
-        for (conn, stream) in &self.streams {
+        for (conn, stream) in self.streams.iter() {
             if stream.label == label {
-                self.engine.stack.abort(now, *conn);
+                self.engine.stack.abort(now, conn);
             }
         }
     }
@@ -220,7 +222,7 @@ impl Host {
     /// Lets the stream of `conn`, which has waited for this call, start to write: a connection that was opened in
     /// advance gets its flow.
     pub fn release(&mut self, now: Instant, conn: ConnId) {
-        if let Some(stream) = self.streams.get_mut(&conn) {
+        if let Some(stream) = self.streams.get_mut(conn) {
             stream.awaiting_release = false;
             // The results are ignored: the calls fail only for an unknown connection, and the host keeps no stream
             // of such a connection.
@@ -249,11 +251,11 @@ impl Host {
                 self.streams.insert(conn, stream);
             }
             Event::Connected { conn } | Event::Readable { conn } | Event::Writable { conn } => {
-                if let Some(stream) = self.streams.get_mut(&conn) {
+                if let Some(stream) = self.streams.get_mut(conn) {
                     self.engine.pump(now, conn, stream);
                 }
             }
-            Event::FellBack { conn, cause } => match self.streams.get_mut(&conn) {
+            Event::FellBack { conn, cause } => match self.streams.get_mut(conn) {
                 Some(stream) => stream.fell_back = Some(cause),
                 None => {
                     self.fell_back.insert(conn, cause);
@@ -261,7 +263,7 @@ impl Host {
             },
             Event::Closed { conn, reason } => {
                 self.fell_back.remove(&conn);
-                if let Some(mut stream) = self.streams.remove(&conn) {
+                if let Some(mut stream) = self.streams.remove(conn) {
                     stream.closed = Some((now, reason));
                     stream.report = self.engine.stack.conn_stats(conn);
                     self.finished.push(stream);
@@ -288,9 +290,9 @@ impl Node for Host {
     fn wake(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         self.engine.handle_timeout(now);
-        for (conn, stream) in &mut self.streams {
+        for (conn, stream) in self.streams.iter_mut() {
             if stream.next_timeout().is_some_and(|at| at <= now) {
-                self.engine.pump(now, *conn, stream);
+                self.engine.pump(now, conn, stream);
             }
         }
         // Sending can cause events, and handling an event can cause packets. The first round sends even without an
@@ -324,7 +326,7 @@ impl Node for Host {
     }
 
     fn next_timeout(&self) -> Option<Instant> {
-        let streams = self.streams.values().map(Stream::next_timeout);
+        let streams = self.streams.iter().map(|(_, s)| s.next_timeout());
         let stack = self.stack().next_timeout();
         Instant::earliest([stack, Instant::earliest(streams)])
     }

@@ -22,6 +22,7 @@ pub mod oracle;
 pub mod packet_watch;
 pub mod pcapng;
 pub mod router;
+mod streams;
 pub mod tap;
 pub mod traffic;
 pub mod transfer;

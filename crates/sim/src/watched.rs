@@ -80,12 +80,17 @@ impl WatchedStack {
         mut on_sent: impl FnMut(&Transmit<'_>, u64),
     ) -> bool {
         let mut any = false;
-        while let Some(transmit) = self.poll_transmit(turn.now) {
+        // As `poll_transmit` does, which would move each packet once more.
+        loop {
+            self.oracle.check_sent(turn.now, &self.stack);
+            let Some(transmit) = self.stack.poll_transmit(turn.now) else {
+                return any;
+            };
+            self.oracle.on_transmit(turn.now, &transmit);
             let first = segment(&transmit, turn, iface(&transmit));
             on_sent(&transmit, first);
             any = true;
         }
-        any
     }
 
     /// Makes `stream` write and read on `conn` as much as possible.

@@ -8,24 +8,29 @@ use crate::{Error, Result};
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl Reader<'_> {
+    #[inline]
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Error::Truncated)?;
         self.0 = rest;
         Ok(*head)
     }
 
+    #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8> {
         self.array::<1>().map(|[byte]| byte)
     }
 
+    #[inline]
     pub(crate) fn u16(&mut self) -> Result<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
+    #[inline]
     pub(crate) fn u32(&mut self) -> Result<u32> {
         self.array().map(u32::from_be_bytes)
     }
 
+    #[inline]
     pub(crate) fn u64(&mut self) -> Result<u64> {
         self.array().map(u64::from_be_bytes)
     }
@@ -41,6 +46,7 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
+    #[inline]
     pub(crate) fn new(buf: &'a mut [u8]) -> Self {
         Writer { buf, position: 0 }
     }
@@ -50,25 +56,38 @@ impl<'a> Writer<'a> {
         self.position
     }
 
+    #[inline]
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.buf[self.position..self.position + bytes.len()].copy_from_slice(bytes);
         self.position += bytes.len();
     }
 
+    /// Writes bytes whose number is known when this is compiled: one store, where [`put`](Self::put) calls `memcpy`.
+    #[inline]
+    pub(crate) fn put_array<const N: usize>(&mut self, bytes: [u8; N]) {
+        let field = self.buf[self.position..].first_chunk_mut();
+        *field.expect("the buffer has room for the field") = bytes;
+        self.position += N;
+    }
+
+    #[inline]
     pub(crate) fn u8(&mut self, value: u8) {
-        self.put(&[value]);
+        self.put_array([value]);
     }
 
+    #[inline]
     pub(crate) fn u16(&mut self, value: u16) {
-        self.put(&value.to_be_bytes());
+        self.put_array(value.to_be_bytes());
     }
 
+    #[inline]
     pub(crate) fn u32(&mut self, value: u32) {
-        self.put(&value.to_be_bytes());
+        self.put_array(value.to_be_bytes());
     }
 
+    #[inline]
     pub(crate) fn u64(&mut self, value: u64) {
-        self.put(&value.to_be_bytes());
+        self.put_array(value.to_be_bytes());
     }
 }
 
@@ -84,8 +103,8 @@ pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(field(bytes, at))
 }
 
+#[inline]
 fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut field = [0; N];
-    field.copy_from_slice(&bytes[at..at + N]);
-    field
+    let field = bytes[at..].first_chunk();
+    *field.expect("the field is within the bytes")
 }

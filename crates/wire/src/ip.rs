@@ -118,8 +118,8 @@ impl Repr {
         w.u8(self.hop_limit);
         w.u8(self.protocol);
         w.u16(0);
-        w.put(&src.octets());
-        w.put(&dst.octets());
+        w.put_array(src.octets());
+        w.put_array(dst.octets());
         fill_v4_checksum(header);
     }
 
@@ -130,8 +130,8 @@ impl Repr {
         w.u16(length_field(self.payload_len));
         w.u8(self.protocol);
         w.u8(self.hop_limit);
-        w.put(&src.octets());
-        w.put(&dst.octets());
+        w.put_array(src.octets());
+        w.put_array(dst.octets());
     }
 }
 
@@ -144,5 +144,5 @@ fn length_field(len: usize) -> u16 {
 fn fill_v4_checksum(header: &mut [u8]) {
     header[10..12].fill(0);
     let value = checksum::finish(checksum::sum(Sum::default(), header));
-    header[10..12].copy_from_slice(&value.to_be_bytes());
+    [header[10], header[11]] = value.to_be_bytes();
 }

@@ -132,23 +132,29 @@ impl Repr {
     /// it. Refuses a segment with an invalid option length, because the next option cannot be found. Returns
     /// `Unsupported` for a port of 0. The checksum is not verified: see [`verify_checksum`].
     pub fn parse(segment: &[u8]) -> Result<(Repr, &[u8])> {
+        let mut repr = Repr::new(0, 0, Flags::EMPTY);
+        let payload = repr.read(segment)?;
+        Ok((repr, payload))
+    }
+
+    /// Parses as [`parse`](Self::parse) does, but into this header, which a caller keeps in place: it is large, and to
+    /// move it would take as long as to parse it. Returns the payload. After an error, the header is neither the old nor
+    /// a new one.
+    pub fn read<'a>(&mut self, segment: &'a [u8]) -> Result<&'a [u8]> {
         let view = Packet::new(segment)?;
-        let flags = view.flags();
-        let mut repr = Repr {
-            src_port: view.src_port(),
-            dst_port: view.dst_port(),
-            seq: view.seq(),
-            ack: view.ack(),
-            flags,
-            window: view.window(),
-            options: Options::new(),
-        };
-        let syn = flags.contains(Flags::SYN);
-        repr.options.take_all(view.options(), syn)?;
-        if repr.src_port == 0 || repr.dst_port == 0 {
+        self.src_port = view.src_port();
+        self.dst_port = view.dst_port();
+        self.seq = view.seq();
+        self.ack = view.ack();
+        self.flags = view.flags();
+        self.window = view.window();
+        self.options = Options::new();
+        let syn = self.flags.contains(Flags::SYN);
+        self.options.take_all(view.options(), syn)?;
+        if self.src_port == 0 || self.dst_port == 0 {
             return Err(Error::Unsupported);
         }
-        Ok((repr, &segment[view.header_len()..]))
+        Ok(&segment[view.header_len()..])
     }
 
     /// Returns the number of sequence numbers that the segment occupies with `payload_len` bytes of payload. SYN

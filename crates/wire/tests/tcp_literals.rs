@@ -57,6 +57,32 @@ fn syn_of_a_multipath_client() {
     );
 }
 
+/// Nothing of the header before is left in one that is read in its place.
+#[test]
+fn a_header_is_read_in_the_place_of_another() {
+    let syn = Repr {
+        options: Options {
+            mss: Some(1460),
+            timestamps: Some(TS),
+            ..Options::default()
+        },
+        ..Repr::new(40000, 443, Flags::SYN)
+    };
+    let ack = Repr {
+        ack: Seq32(7),
+        ..Repr::new(1, 2, Flags::ACK)
+    };
+    let mut read = Repr::new(0, 0, Flags::EMPTY);
+    for repr in [syn, ack] {
+        let mut bytes = [0; 60];
+        repr.emit(&mut bytes);
+        let len = repr.header_len();
+        bytes[len] = 0xaa;
+        assert_eq!(read.read(&bytes[..len + 1]), Ok(&[0xaa][..]));
+        assert_eq!(read, repr);
+    }
+}
+
 /// Timestamps (12 bytes) and the longest DSS (26 bytes, or 28 with a checksum) fill the 40 bytes exactly. The DSS
 /// has an 8-byte DATA_ACK and a mapping with an 8-byte DSN. RFC 8684 section 3.3 requires that they fit together.
 #[test]

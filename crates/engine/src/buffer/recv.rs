@@ -245,21 +245,15 @@ impl RecvBuffer {
             }
         };
         self.reserve(range.clone(), room, pool)?;
+        // Usually nothing is out of order, and no search for gaps is needed.
+        if self.out_of_order.is_empty() {
+            copy_in(&mut self.places, range, offset, bytes);
+            return Ok(());
+        }
         for gap in self.out_of_order.gaps(range) {
             copy_in(&mut self.places, gap, offset, bytes);
         }
         Ok(())
-    }
-
-    /// Returns the index of the first place that ends above `offset`, or the number of places if none does.
-    fn find(&self, offset: u64) -> usize {
-        match self.places.back() {
-            // The most frequent case: new data lies in or after the last place.
-            Some(last) if last.start <= offset => {
-                self.places.len() - usize::from(offset < last.end)
-            }
-            _ => self.places.partition_point(|p| p.end <= offset),
-        }
     }
 
     /// Returns the index of the new place if the block with the bytes of `range` is to be adopted. Returns `None` if
@@ -268,7 +262,7 @@ impl RecvBuffer {
     /// `range`, and the end of the adopted block, if it reaches into the next place.
     fn index_to_adopt(&self, range: &Range<u64>) -> Option<usize> {
         let len = range.end - range.start;
-        let mut i = self.find(range.start);
+        let mut i = find(&self.places, range.start);
         let mut end = range.end;
         let mut wasted = 0;
         if let Some(before) = self.places.get(i).filter(|p| p.start < range.start) {
@@ -308,7 +302,7 @@ impl RecvBuffer {
     /// Returns the first place that has to be added so that places cover `range`: its index and its own range. Returns
     /// `None` if places cover all of `range`.
     fn missing_place(&self, range: &Range<u64>) -> Option<(usize, Range<u64>)> {
-        let mut i = self.find(range.start);
+        let mut i = find(&self.places, range.start);
         let mut at = range.start;
         while let Some(place) = self.places.get(i).filter(|p| p.start <= at) {
             at = place.end;
@@ -339,6 +333,9 @@ impl RecvBuffer {
         while let Some((_, place)) = self.missing_place(&rest) {
             rest.start = place.end;
             missing += 1;
+        }
+        if missing == 0 {
+            return Ok(());
         }
         if missing > room {
             return Err(InsertError::PoolExhausted);
@@ -405,18 +402,27 @@ impl RecvBuffer {
     }
 }
 
+/// Returns the index of the first place that ends above `offset`, or the number of places if none does.
+fn find(places: &VecDeque<Place>, offset: u64) -> usize {
+    match places.back() {
+        // The most frequent case: new data lies in or after the last place.
+        Some(last) if last.start <= offset => places.len() - usize::from(offset < last.end),
+        _ => places.partition_point(|p| p.end <= offset),
+    }
+}
+
 /// Copies the bytes of `range` from `data`, whose first byte has the stream offset `offset`. Places must cover
 /// `range`.
 fn copy_in(places: &mut VecDeque<Place>, range: Range<u64>, offset: u64, data: &[u8]) {
-    let first = places.partition_point(|p| p.end <= range.start);
+    let mut i = find(places, range.start);
     let mut at = range.start;
-    for place in places.range_mut(first..) {
+    while at < range.end
+        && let Some(place) = places.get_mut(i)
+    {
         let end = place.end.min(range.end);
-        if at >= end {
-            break;
-        }
         let bytes = &data[(at - offset) as usize..(end - offset) as usize];
         place.block.put(place.index(at), bytes);
         at = end;
+        i += 1;
     }
 }

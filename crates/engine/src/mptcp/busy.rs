@@ -24,14 +24,17 @@ impl Busy {
     /// Adds the time since the last call to the durations, according to the state noted in that call. Notes the
     /// state that holds from `now` on.
     pub fn note(&mut self, now: Instant, is_delivering: bool, is_waiting: bool) {
-        let elapsed = now.saturating_since(self.noted_at);
+        // The second of two calls at the same time only replaces the state.
+        if now > self.noted_at {
+            let elapsed = now.saturating_since(self.noted_at);
+            if self.is_delivering {
+                self.total += elapsed;
+            }
+            if self.is_waiting {
+                self.for_window += elapsed;
+            }
+        }
         self.noted_at = now;
-        if self.is_delivering {
-            self.total += elapsed;
-        }
-        if self.is_waiting {
-            self.for_window += elapsed;
-        }
         self.is_delivering = is_delivering;
         self.is_waiting = is_waiting;
     }

@@ -78,7 +78,7 @@ impl Subflow {
     /// Returns the silence after which the subflow is probed; the connection last moved payload at
     /// `last_payload`.
     fn keepalive(&self, last_payload: Instant) -> Duration {
-        if self.signs.received_at.saturating_since(last_payload) < KEEPALIVE_BUSY {
+        if self.signs.received_at < last_payload + KEEPALIVE_BUSY {
             return KEEPALIVE_BUSY;
         }
         if !self.active {
@@ -131,10 +131,9 @@ enum Action {
 }
 
 impl Liveness {
-    /// Returns the time from the last payload to the last sign of life. It tells whether the connection was
-    /// idle when the peer was last heard, and does not grow during an outage.
-    fn idle_before_silence(&self) -> Duration {
-        self.last_received.saturating_since(self.last_payload)
+    /// Returns whether the connection was busy when the peer was last heard: it had moved payload shortly before.
+    fn was_busy(&self) -> bool {
+        self.last_received < self.last_payload + KEEPALIVE_BUSY
     }
 
     /// Returns the only subflow that is probed while the connection is idle: the one on which the peer was
@@ -142,7 +141,7 @@ impl Liveness {
     /// unanswered is not chosen. Returns `None` while the connection moves data, because then each subflow
     /// is probed.
     fn keepalive_subflow(&self, subflows: &Subflows) -> Option<usize> {
-        if self.idle_before_silence() < KEEPALIVE_BUSY {
+        if self.was_busy() {
             return None;
         }
         let answers = |s: &Subflow| s.can_carry() && !s.signs.stale && s.signs.probes < 2;
@@ -157,7 +156,7 @@ impl Liveness {
     /// deliver (`has_data`), or moved data shortly before the peer was last heard, probes now. Idle
     /// connections probe later, spread by their `slot`.
     fn revalidates_at(&self, now: Instant, slot: u32, has_data: bool) -> Instant {
-        match has_data || self.idle_before_silence() < KEEPALIVE_BUSY {
+        match has_data || self.was_busy() {
             true => now,
             // Slots are small consecutive numbers, one for each connection, so the probes are evenly spaced.
             false => now + (REVALIDATION_SPACING * slot).min(MAX_REVALIDATION_DELAY),

@@ -7,6 +7,7 @@ use super::connection::Connection;
 use super::ctx::Ctx;
 use super::mode::Mode;
 use super::output::{MAX_VIEWS, Outgoing, max_mapping_len, max_payload_total};
+use super::subflow::Subflow;
 use super::subflows::Subflows;
 use super::transport::Transport;
 use crate::non_exhaustive::NonExhaustive;
@@ -68,11 +69,14 @@ impl Connection {
                 let max_len = u64::from(max_bytes.max(1));
                 let may_send = may_send_new || data != Payload::New;
                 debug_assert!(may_send, "a strategy sent new data when it must not");
-                let sent = may_send.then(|| send(&mut self.transport, ctx, i, data, max_len));
-                sent.flatten().map(|packet| Outgoing {
-                    expected_arrival: self.strategy.expected_arrival(),
-                    ..packet
-                })
+                if !may_send {
+                    return None;
+                }
+                let mut packet = send(&mut self.transport, ctx, i, data, max_len);
+                if let Some(packet) = &mut packet {
+                    packet.expected_arrival = self.strategy.expected_arrival();
+                }
+                packet
             }
         }
     }
@@ -178,9 +182,13 @@ impl Transport {
     // Conforms: 9293-3.8.6.2.1-1
     pub(super) fn is_window_used_up(&self) -> bool {
         let window = self.snd.peer_window();
-        let usable = self.subflows.iter().filter(|s| s.can_carry());
-        let segment = usable.map(|s| u64::from(s.snd.mss())).min().unwrap_or(0);
-        let is_silly = window < segment.min(self.snd.buf.next_run()) && self.snd.outstanding() > 0;
+        let mut usable = self.subflows.iter().filter(|s| s.can_carry()).peekable();
+        // Usually a segment fits, so that the rest is seldom computed.
+        let fits = |s: &Subflow| u64::from(s.snd.mss()) <= window;
+        let is_silly = usable.peek().is_some()
+            && !usable.any(fits)
+            && window < self.snd.buf.next_run()
+            && self.snd.outstanding() > 0;
         window == 0 || is_silly
     }
 

@@ -12,7 +12,7 @@ use super::opening::{Handshake, SynData};
 use super::scoreboard::Place;
 use crate::event::SubflowCloseReason;
 use crate::non_exhaustive::NonExhaustive;
-use crate::path::{Claim, Load, Loads, Records};
+use crate::path::{Claim, Load, Loads, Part, Records};
 use crate::strategy::{Copies, SubflowView};
 use crate::tcp::FourTuple;
 use crate::tcp::closing::FinState;
@@ -90,8 +90,8 @@ struct Shares {
     lost: u64,
     /// The time of the next record.
     next: Instant,
-    /// The subflow's part of the load of its path, as counted in [`Loads`].
-    load: Load,
+    /// The subflow's part of the load of its path.
+    load: Part,
 }
 
 /// The priority of a subflow: backup or regular (RFC 8684 section 3.3.8).
@@ -589,9 +589,18 @@ impl Subflow {
     }
 
     /// Updates the subflow's part of the load of its path.
+    #[inline]
     pub fn count_load(&mut self, loads: &mut Loads) {
+        let load = self.load();
+        // Every packet counts the loads of all subflows, and changes that of one at most.
+        if load != self.shares.load.load() {
+            loads.replace(self.link(), &mut self.shares.load, load);
+        }
+    }
+
+    fn load(&self) -> Load {
         let in_flight = self.snd.in_flight();
-        let load = if self.is_opening() {
+        if self.is_opening() {
             Load {
                 subflows: 1,
                 openings: 1,
@@ -606,25 +615,17 @@ impl Subflow {
                 subflows: 1,
                 openings: 0,
             }
-        };
-        self.set_load(loads, load);
+        }
     }
 
     /// Removes the subflow's part from the load of its path.
     pub fn drop_load(&mut self, loads: &mut Loads) {
-        self.set_load(loads, Load::default());
-    }
-
-    fn set_load(&mut self, loads: &mut Loads, load: Load) {
-        if load != self.shares.load {
-            loads.replace(self.link(), self.shares.load, load);
-            self.shares.load = load;
-        }
+        loads.replace(self.link(), &mut self.shares.load, Load::default());
     }
 
     /// Returns the load of the subflow's path by all other subflows.
     pub fn load_of_others(&self, loads: &Loads) -> Load {
-        loads.of_others(self.link(), self.shares.load)
+        loads.of_others(self.link(), &self.shares.load)
     }
 
     /// Returns the number of new payload bytes that may be sent now; 0 if loss recovery, pacer, congestion

@@ -123,10 +123,10 @@ impl Transport {
     /// Returns the urgency of the next data to send. `None` means that there is no data, or that a segment is
     /// due that does not depend on new data (such as an acknowledgement, a probe or a handshake segment).
     pub fn next_urgency(&self, now: Instant) -> Option<Urgency> {
-        let urgency = self.snd.buf.most_urgent();
+        let urgency = self.snd.buf.most_urgent()?;
         let signals = self.signals_at().is_some_and(|at| at <= now);
         let owes = signals || self.subflows.iter().any(|s| s.owes(now));
-        urgency.filter(|_| !owes)
+        (!owes).then_some(urgency)
     }
 
     /// Registers a subflow and its 4-tuple.

@@ -42,48 +42,94 @@ impl Load {
     }
 }
 
+/// A sender's part of the load of a link, as counted in [`Loads`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Part {
+    load: Load,
+    /// The place of the link's load in the table, if `load` counts there.
+    place: Option<u32>,
+}
+
+impl Part {
+    /// Returns the load.
+    pub fn load(&self) -> Load {
+        self.load
+    }
+}
+
 /// The loads by the peer's address and the local path. There are at most as many as senders: subflows that load a path,
 /// and other senders with data in flight.
+///
+/// Each packet changes a load, so a sender keeps the place of its link's load, and a hash is computed only when it
+/// begins and ends to load the link.
 #[derive(Debug)]
 pub(crate) struct Loads {
-    by_link: HashMap<(IpAddr, PathId), Load, SeedableRandomState>,
-    /// The sum of all loads' `subflows`.
-    subflows: u32,
+    places: HashMap<(IpAddr, PathId), u32, SeedableRandomState>,
+    loads: Vec<Load>,
+    /// The places in `loads` of no link.
+    free: Vec<u32>,
 }
 
 impl Loads {
     /// Creates an empty table, whose hashes are seeded by `hasher`, because peers choose addresses.
     pub fn new(hasher: SeedableRandomState) -> Self {
         Loads {
-            by_link: HashMap::with_hasher(hasher),
-            subflows: 0,
+            places: HashMap::with_hasher(hasher),
+            loads: Vec::new(),
+            free: Vec::new(),
         }
     }
 
-    /// Replaces a sender's part `old` of the load of `link` by `new`.
-    pub fn replace(&mut self, link: (IpAddr, PathId), old: Load, new: Load) {
-        let load = self.by_link.entry(link).or_default();
-        *load = load.without(old).with(new);
+    /// Replaces the load that a sender has as its `part` of `link` by `new`. As long as the part is not empty, it is of
+    /// the same link.
+    pub fn replace(&mut self, link: (IpAddr, PathId), part: &mut Part, new: Load) {
+        if part.load == new {
+            return;
+        }
+        let place = match part.place {
+            Some(place) => place,
+            None => self.place_of(link),
+        };
+        let load = &mut self.loads[place as usize];
+        *load = load.without(part.load).with(new);
         if load.subflows == 0 {
-            self.by_link.remove(&link);
+            self.places.remove(&link);
+            self.free.push(place);
         }
-        self.subflows = self.subflows - old.subflows + new.subflows;
+        *part = Part {
+            load: new,
+            place: (new.subflows > 0).then_some(place),
+        };
     }
 
-    /// Returns the load of `link` without the part of one sender.
-    pub fn of_others(&self, link: (IpAddr, PathId), part: Load) -> Load {
-        // Usually no two senders share a link, and no search is needed. A sender without a part in the table may be on
-        // the link of another one, whose part is then searched for.
-        if part.subflows > 0 && self.subflows as usize == self.by_link.len() {
-            return Load::default();
+    /// Returns the place of the load of `link`, which is made if there is none.
+    fn place_of(&mut self, link: (IpAddr, PathId)) -> u32 {
+        let (loads, free) = (&mut self.loads, &mut self.free);
+        *self.places.entry(link).or_insert_with(|| {
+            free.pop().unwrap_or_else(|| {
+                loads.push(Load::default());
+                loads.len() as u32 - 1
+            })
+        })
+    }
+
+    /// Returns the load of `link` without the `part` of one sender.
+    pub fn of_others(&self, link: (IpAddr, PathId), part: &Part) -> Load {
+        // A sender without a part may be on the link of another one, whose load is then searched for.
+        match part.place {
+            Some(place) => self.loads[place as usize].without(part.load),
+            None => self.load(link),
         }
-        let load = self.by_link.get(&link).copied().unwrap_or_default();
-        load.without(part)
     }
 
     /// Returns the number of subflows on `link` that open a connection.
     pub fn openings(&self, link: (IpAddr, PathId)) -> u32 {
-        self.by_link.get(&link).map_or(0, |load| load.openings)
+        self.load(link).openings
+    }
+
+    fn load(&self, link: (IpAddr, PathId)) -> Load {
+        let place = self.places.get(&link);
+        place.map_or(Load::default(), |place| self.loads[*place as usize])
     }
 }
 
@@ -96,7 +142,7 @@ mod tests {
         PathId(0),
     );
 
-    fn part(in_flight: u64) -> Load {
+    fn load(in_flight: u64) -> Load {
         Load {
             in_flight,
             delivery_rate: 10 * in_flight,
@@ -108,20 +154,34 @@ mod tests {
     #[test]
     fn a_subflow_sees_what_the_others_have_in_flight() {
         let mut loads = Loads::new(SeedableRandomState::default());
-        loads.replace(LINK, Load::default(), part(100));
-        assert_eq!(loads.of_others(LINK, part(100)), Load::default());
-        assert_eq!(loads.of_others(LINK, Load::default()), part(100));
-        loads.replace(LINK, Load::default(), part(30));
-        assert_eq!(loads.of_others(LINK, part(100)), part(30));
-        loads.replace(LINK, part(30), part(40));
-        assert_eq!(loads.of_others(LINK, part(100)), part(40));
+        let [mut a, mut b, mut c] = [Part::default(); 3];
+        loads.replace(LINK, &mut a, load(100));
+        assert_eq!(loads.of_others(LINK, &a), Load::default());
+        assert_eq!(loads.of_others(LINK, &b), load(100));
+        loads.replace(LINK, &mut b, load(30));
+        assert_eq!(loads.of_others(LINK, &a), load(30));
+        loads.replace(LINK, &mut b, load(40));
+        assert_eq!(loads.of_others(LINK, &a), load(40));
         // A subflow on another link is not among them.
         let other = (LINK.0, PathId(1));
-        loads.replace(other, Load::default(), part(7));
-        assert_eq!(loads.of_others(other, part(7)), Load::default());
-        loads.replace(LINK, part(100), Load::default());
-        loads.replace(LINK, part(40), Load::default());
-        loads.replace(other, part(7), Load::default());
-        assert!(loads.by_link.is_empty());
+        loads.replace(other, &mut c, load(7));
+        assert_eq!(loads.of_others(other, &c), Load::default());
+    }
+
+    #[test]
+    fn the_place_of_an_unloaded_link_is_used_again() {
+        let mut loads = Loads::new(SeedableRandomState::default());
+        let [mut a, mut b] = [Part::default(); 2];
+        let other = (LINK.0, PathId(1));
+        for in_flight in 1..=3 {
+            loads.replace(LINK, &mut a, load(in_flight));
+            loads.replace(LINK, &mut a, Load::default());
+            assert_eq!(loads.of_others(LINK, &b), Load::default());
+            loads.replace(other, &mut b, load(in_flight));
+            assert_eq!(loads.of_others(other, &a), load(in_flight));
+            loads.replace(other, &mut b, Load::default());
+        }
+        assert!(loads.places.is_empty());
+        assert_eq!((loads.loads.len(), loads.free.len()), (1, 1));
     }
 }

@@ -24,7 +24,7 @@ pub(crate) use attempts::{Failure, Target};
 pub(crate) use blackholes::Blackholes;
 pub(crate) use claim::{Claim, Claims};
 pub(crate) use fast_open::{FastOpens, Grant};
-pub(crate) use load::{Load, Loads};
+pub(crate) use load::{Load, Loads, Part};
 pub use record::PathRecord;
 pub(crate) use record::Records;
 

@@ -6,7 +6,7 @@ use core::net::IpAddr;
 use braid_wire::Instant;
 
 use super::Stack;
-use crate::path::Load;
+use crate::path::{Load, Part};
 use crate::{PathId, PathRecord, Urgency};
 
 /// The data in flight on a path to a peer.
@@ -23,7 +23,8 @@ pub struct PathLoad {
 /// The stack counts its load until the caller sets another one. A `link` is the peer's address and the local path.
 #[derive(Debug, Default)]
 pub struct ForeignTraffic {
-    counted: Option<((IpAddr, PathId), Load)>,
+    /// The link and this sender's part of its load, if there is one.
+    counted: Option<((IpAddr, PathId), Part)>,
 }
 
 impl ForeignTraffic {
@@ -61,15 +62,16 @@ impl ForeignTraffic {
     }
 
     fn count(&mut self, stack: &mut Stack, new: Option<((IpAddr, PathId), Load)>) {
-        if new == self.counted {
-            return;
-        }
         let loads = &mut stack.shared.loads;
-        if let Some((old_link, old)) = core::mem::replace(&mut self.counted, new) {
-            loads.replace(old_link, old, Load::default());
+        if let Some((counted, part)) = &mut self.counted
+            && new.is_none_or(|(link, _)| link != *counted)
+        {
+            loads.replace(*counted, part, Load::default());
+            self.counted = None;
         }
-        if let Some((link, new)) = new {
-            loads.replace(link, Load::default(), new);
+        if let Some((link, load)) = new {
+            let (_, part) = self.counted.get_or_insert((link, Part::default()));
+            loads.replace(link, part, load);
         }
     }
 
@@ -100,8 +102,8 @@ impl ForeignTraffic {
     /// Returns the load of `link` by connections and all other senders.
     pub fn others(&self, stack: &Stack, link: (IpAddr, PathId)) -> PathLoad {
         let own = self.counted.filter(|(counted, _)| *counted == link);
-        let own = own.map_or(Load::default(), |(_, load)| load);
-        let load = stack.shared.loads.of_others(link, own);
+        let own = own.map_or(Part::default(), |(_, part)| part);
+        let load = stack.shared.loads.of_others(link, &own);
         PathLoad {
             in_flight: load.in_flight,
             delivery_rate: load.delivery_rate,

@@ -85,7 +85,8 @@ impl Stack {
                 return;
             }
         }
-        let Ok((tcp, payload)) = tcp::Repr::parse(segment) else {
+        let mut tcp = tcp::Repr::new(0, 0, Flags::EMPTY);
+        let Ok(payload) = tcp.read(segment) else {
             self.shared.stats.malformed += 1;
             return;
         };

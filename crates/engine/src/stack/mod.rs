@@ -31,7 +31,6 @@ pub(crate) use self::packet::Outside;
 pub use self::packet::{RxMeta, SegmentKind, Transmit, TransmitInfo, TxChecksum};
 use self::ready::Ready;
 use self::table::Table;
-use crate::buffer::SEND_SLICES;
 use crate::cc::Algorithm;
 use crate::mptcp::{Body, Connection, Ctx, Mode, Outgoing, Shared};
 use crate::path::{PathManager, PathRecord};
@@ -631,7 +630,7 @@ impl Stack {
         if let Some(reply) = self.stateless_replies.pop_front() {
             return Some(self.transmit_stateless_reply(&reply));
         }
-        let (id, out) = loop {
+        loop {
             let Some(id) = self.ready.pop() else {
                 self.drop_stale_timers();
                 return None;
@@ -645,10 +644,15 @@ impl Stack {
                 // A join or FIN that `reconcile` started is sent in this round too.
                 out = conn.poll_transmit(&mut ctx);
             }
-            if let Some(out) = out {
+            if let Some(out) = &out {
                 conn.transport.subflows.count_loads(&mut self.shared.loads);
                 self.ready.push(id, conn.transport.next_urgency(now));
-                break (id, out);
+                if cfg!(debug_assertions) {
+                    self.invariants(id);
+                }
+                self.shared.stats.packets_out += 1;
+                self.shared.stats.join_syns += u64::from(out.kind == SegmentKind::JoinSyn);
+                return self.transmit(id, out);
             }
             if conn.transport.forget_at().is_some_and(|at| at <= now) {
                 self.forget(now, id);
@@ -657,43 +661,33 @@ impl Stack {
                 conn.transport.watch_busy(now);
                 self.schedule(now, id);
             }
-        };
-        if cfg!(debug_assertions) {
-            self.invariants(id);
         }
-        self.shared.stats.packets_out += 1;
-        self.shared.stats.join_syns += u64::from(out.kind == SegmentKind::JoinSyn);
-        Some(self.transmit(id, &out))
     }
 
-    /// Completes the packet whose headers are in the scratch buffer: adds the payload and the checksum.
-    fn transmit(&mut self, id: ConnId, out: &Outgoing) -> Transmit<'_> {
-        let mut payload: ArrayVec<&[u8], SEND_SLICES> = ArrayVec::new();
-        let mut info = TransmitInfo {
-            conn: id,
-            subflow: out.subflow,
-            kind: out.kind,
-            data: 0..0,
-            dsn: None,
-            expected_arrival: out.expected_arrival,
-            subflow_seq: out.seq,
+    /// Completes the packet whose headers are in the scratch buffer: adds the payload and the checksum. The result is
+    /// always `Some`, which is the type that the caller returns: a `Transmit` is large, and is made in place.
+    fn transmit(&mut self, id: ConnId, out: &Outgoing) -> Option<Transmit<'_>> {
+        let conn = self.table.get(id).map(|conn| &conn.transport);
+        let sent = match &out.body {
+            Body::Data(range) => conn.map(|conn| (conn, range.clone())),
+            Body::None => None,
         };
-        if let (Body::Data(range), Some(conn)) = (&out.body, self.table.get(id)) {
-            info.data = range.clone();
-            info.dsn = conn.transport.mode.mptcp().map(|m| m.dsn(range.start));
-            payload = conn.transport.snd.buf.slices(range.clone());
-            debug_assert_eq!(
-                payload.iter().map(|p| p.len() as u64).sum::<u64>(),
-                range.end - range.start,
-                "bytes of {range:?} are gone"
-            );
-        }
+        let payload = match &sent {
+            Some((conn, range)) => conn.snd.buf.slices(range.clone()),
+            None => ArrayVec::new(),
+        };
+        let payload_len: usize = payload.iter().map(|p| p.len()).sum();
+        debug_assert!(
+            sent.iter()
+                .all(|(_, range)| payload_len as u64 == range.end - range.start),
+            "bytes of {:?} are gone",
+            out.body
+        );
         let len = out.ip_len + out.header_len;
         let header = &mut self.shared.scratch[..len];
         let (src, dst) = (out.tuple.local.ip(), out.tuple.remote.ip());
         let checksum = if self.shared.config.checksum_offload {
-            let bytes: usize = payload.iter().map(|p| p.len()).sum();
-            tcp::fill_partial_checksum(src, dst, &mut header[out.ip_len..], bytes);
+            tcp::fill_partial_checksum(src, dst, &mut header[out.ip_len..], payload_len);
             TxChecksum::Partial {
                 start: out.ip_len as u16,
                 // The place of the checksum in a TCP header.
@@ -703,38 +697,46 @@ impl Stack {
             tcp::fill_checksum(src, dst, &mut header[out.ip_len..], &payload);
             TxChecksum::Done
         };
-        Transmit {
+        Some(Transmit {
             path: out.path,
             header: &self.shared.scratch[..len],
             payload,
             gso_size: out.gso_size,
             checksum,
             v6: src.is_ipv6(),
-            info: Some(info),
-        }
+            info: Some(TransmitInfo {
+                conn: id,
+                subflow: out.subflow,
+                kind: out.kind,
+                dsn: sent
+                    .as_ref()
+                    .and_then(|(conn, range)| Some(conn.mode.mptcp()?.dsn(range.start))),
+                data: sent.map_or(0..0, |(_, range)| range),
+                expected_arrival: out.expected_arrival,
+                subflow_seq: out.seq,
+            }),
+        })
     }
 
     /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        let event = self.shared.events.pop_front();
         self.last_closed = None;
-        if let Some(Event::FellBack { cause, .. }) = event {
-            self.shared.stats.fallbacks[cause as usize] += 1;
+        let event = self.shared.events.pop_front()?;
+        match event {
+            Event::FellBack { cause, .. } => self.shared.stats.fallbacks[cause as usize] += 1,
+            Event::Connected { conn } => {
+                let conn = self.table.get(conn).into_iter();
+                let subflows = conn.flat_map(|c| c.transport.subflows.iter());
+                let in_syn = subflows.map(|s| s.syn_data.sent).sum::<u64>() > 0;
+                self.shared.stats.fast_opened += u64::from(in_syn);
+            }
+            Event::Closed { conn, .. } => {
+                let report = self.shared.reports.pop_front();
+                self.last_closed = report.map(|report| (conn, report));
+            }
+            _ => {}
         }
-        if let Some(Event::Connected { conn }) = event {
-            let subflows = self
-                .table
-                .get(conn)
-                .into_iter()
-                .flat_map(|c| c.transport.subflows.iter());
-            let in_syn = subflows.map(|s| s.syn_data.sent).sum::<u64>() > 0;
-            self.shared.stats.fast_opened += u64::from(in_syn);
-        }
-        if let Some(Event::Closed { conn, .. }) = event {
-            let report = self.shared.reports.pop_front();
-            self.last_closed = report.map(|report| (conn, report));
-        }
-        event
+        Some(event)
     }
 
     /// Returns the time at which [`handle_timeout`](Self::handle_timeout) is due, if any.

@@ -73,10 +73,10 @@ impl ArrivalStats {
 
     /// Starts a new span if the current one is over.
     fn roll(&mut self, now: Instant) {
-        let span = now.saturating_since(self.span_start);
-        if span < MEASURE_SPAN {
+        if now < self.span_start + MEASURE_SPAN {
             return;
         }
+        let span = now.saturating_since(self.span_start);
         self.rate = (self.bytes as f64 / span.as_secs_f64()) as u64;
         self.rtts = [Duration::ZERO, self.rtts[0]];
         (self.bytes, self.span_start) = (0, now);

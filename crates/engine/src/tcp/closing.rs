@@ -69,7 +69,10 @@ impl FinState {
 
     /// Returns whether no new data may be sent on the subflow, because its FIN is queued or was sent.
     pub fn is_closed_here(self) -> bool {
-        self.owes_fin() || self.is_fin_sent()
+        !matches!(
+            self,
+            FinState::Established { close: false } | FinState::CloseWait { close: false }
+        )
     }
 
     /// Returns whether our FIN is queued and not sent yet.

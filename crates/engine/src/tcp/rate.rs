@@ -85,12 +85,12 @@ impl Train {
     /// Counts a packet, with which `delivered` bytes are delivered in total. Returns the rate of the train in
     /// bytes/s once the train is long enough.
     pub fn on_packet(&mut self, now: Instant, delivered: u64, min_rtt: Duration) -> Option<u64> {
-        let gap = now.saturating_since(self.last);
         // A train measures the present rate, so a new one starts after a round trip at the latest.
-        let is_over = now.saturating_since(self.start) > min_rtt;
+        let is_over = now > self.start + min_rtt;
         // After half a round trip without a packet the bottleneck has probably been idle. The limit is a
         // guess: a shorter limit would break the trains of slow paths.
-        if self.packets == 0 || gap > min_rtt / 2 || is_over {
+        let is_broken = now > self.last + min_rtt / 2;
+        if self.packets == 0 || is_broken || is_over {
             *self = Train {
                 start: now,
                 delivered,
@@ -99,12 +99,15 @@ impl Train {
         }
         self.last = now;
         self.packets += 1;
+        let is_usable =
+            self.packets > MIN_TRAIN_PACKETS && now >= self.start + min_rtt / MIN_TRAIN_RTT_DIVISOR;
+        if !is_usable {
+            return None;
+        }
         let duration = now.saturating_since(self.start);
         let bytes = u128::from(delivered - self.delivered);
         let rate = (bytes * 1_000_000_000).checked_div(duration.as_nanos())?;
-        let is_usable =
-            self.packets > MIN_TRAIN_PACKETS && duration >= min_rtt / MIN_TRAIN_RTT_DIVISOR;
-        is_usable.then(|| u64::try_from(rate).unwrap_or(u64::MAX))
+        Some(u64::try_from(rate).unwrap_or(u64::MAX))
     }
 }
 
@@ -125,7 +128,7 @@ impl Peak {
 
     /// Adds a sample in bytes/s, if there is one. `rtt` is the round trip, by which periods are measured.
     pub fn note(&mut self, now: Instant, rtt: Duration, rate: Option<u64>) {
-        if now.saturating_since(self.since) > PEAK_PERIOD_RTTS * rtt {
+        if now > self.since + PEAK_PERIOD_RTTS * rtt {
             self.rates = [0, self.rates[0]];
             self.since = now;
         }

@@ -736,6 +736,10 @@ impl Sender {
     fn update_board(&mut self, ack: u64, sacks: &[Range<u64>]) -> Delivered {
         let progress = ack.saturating_sub(self.una);
         let mut delivered = Delivered::default();
+        // Segments of a peer that sends data report nothing most of the time.
+        if progress == 0 && sacks.is_empty() {
+            return delivered;
+        }
         if progress > 0 {
             self.una = ack;
             self.board.ack_to(ack, &mut delivered);

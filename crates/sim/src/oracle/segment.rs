@@ -37,16 +37,15 @@ impl Segment<'_> {
             return None;
         }
         // Receivers ignore a malformed MPTCP option, and so does this parser.
-        let Ok((tcp, rest)) = &tcp::Repr::parse(segment) else {
-            return None;
-        };
+        let mut tcp = tcp::Repr::new(0, 0, Flags::EMPTY);
+        let rest = tcp.read(segment).ok()?;
         let is_ack = |o: &MptcpOption| matches!(o, MptcpOption::Dss(dss) if dss.mapping.is_none());
         Some(look(&Segment {
             src: SocketAddr::new(ip.src(), tcp.src_port),
             dst: SocketAddr::new(ip.dst(), tcp.dst_port),
             len: payload.unwrap_or(rest.len() as u64),
             signals: !tcp.options.mptcp.iter().all(is_ack),
-            tcp,
+            tcp: &tcp,
         }))
     }
 

@@ -60,8 +60,8 @@ impl DecisionInput<'_> {
         // overdue.
         let is_overdue = |data: InFlight| {
             let age = view.now.saturating_since(data.sent_at);
-            self.last_sender(&data)
-                .is_none_or(|sender| age >= overdue_after(&sender))
+            view.subflow(data.last_sender)
+                .is_none_or(|sender| age >= overdue_after(sender))
         };
         let can_copy = |c: &&Candidate<'_>| {
             let data = c.subflow.copies.single.filter(|data| is_old_enough(*data));
@@ -155,9 +155,9 @@ impl DecisionInput<'_> {
         let at = data.flat_map(|data| {
             // The gain grows when the acknowledgement is overdue, and again when the acknowledgement of the
             // retransmission is overdue.
-            let sender = self.last_sender(&data);
-            let overdue = sender.map(|c| data.sent_at + overdue_after(&c));
-            let repeated = sender.map(|c| data.sent_at + 3 * c.subflow.srtt + ROUNDING);
+            let sender = self.view.subflow(data.last_sender);
+            let overdue = sender.map(|s| data.sent_at + overdue_after(s));
+            let repeated = sender.map(|s| data.sent_at + 3 * s.srtt + ROUNDING);
             [Some(self.copied_from(&data)), overdue, repeated]
         });
         at.flatten().filter(|at| *at > self.view.now).min()
@@ -177,7 +177,7 @@ impl DecisionInput<'_> {
 
         let age = self.view.now.saturating_since(data.sent_at).as_secs_f64();
         let path_loss = sender.loss;
-        let is_overdue = age >= overdue_after(&sender).as_secs_f64();
+        let is_overdue = age >= overdue_after(sender.subflow).as_secs_f64();
         let loss = if is_overdue { OVERDUE_LOSS } else { path_loss };
         let arrival = target.estimate.arrival((data.end - data.start) as f64);
         let [repaired, timed_out] = self.recovery_arrivals(&sender, age);
@@ -228,9 +228,10 @@ impl DecisionInput<'_> {
     fn copied_from(&self, data: &InFlight) -> Instant {
         let wait = match self.view.writer {
             Writer::Done => Duration::ZERO,
-            Writer::Open | Writer::Waiting => self.last_sender(data).map_or(Duration::ZERO, |c| {
-                c.subflow.base_rtt / COPY_WAIT_RTT_DIVISOR
-            }),
+            Writer::Open | Writer::Waiting => {
+                let sender = self.view.subflow(data.last_sender);
+                sender.map_or(Duration::ZERO, |s| s.base_rtt / COPY_WAIT_RTT_DIVISOR)
+            }
         };
         data.sent_at + wait
     }
@@ -246,10 +247,10 @@ impl DecisionInput<'_> {
     }
 }
 
-/// Returns the age from which the acknowledgement of data on `c` is overdue: the smoothed round-trip time and two
+/// Returns the age from which the acknowledgement of data on `subflow` is overdue: the smoothed round-trip time and two
 /// deviations. A retransmission timeout waits for four deviations (RFC 6298).
-fn overdue_after(c: &Candidate<'_>) -> Duration {
-    c.subflow.srtt + 2 * c.subflow.rttvar
+fn overdue_after(subflow: &SubflowView) -> Duration {
+    subflow.srtt + 2 * subflow.rttvar
 }
 
 /// Returns whether a copy of `data` stays within the flow's budget for copies.

@@ -65,28 +65,37 @@ pub(super) struct DecisionInput<'a> {
 }
 
 impl<'a> DecisionInput<'a> {
+    /// Returns an input without subflows, which [`compare`](Self::compare) adds. The list of subflows is expensive to
+    /// move, so it is filled in place.
+    #[inline]
     pub fn new(
         view: &'a SendView<'a>,
         records: &'a PerSubflow<Option<PathRecord>>,
         last_important: Option<u64>,
     ) -> Self {
-        // If every path has a long queue, all of them stay candidates.
-        let all_slow = usable(view).all(keeps_waiting);
-        let usable = usable(view).filter(|s| all_slow || !keeps_waiting(s));
-        let next_urgency = urgency::next_urgency(view);
-        let candidates = usable.take(MAX_SUBFLOWS).map(|subflow| Candidate {
-            ready: subflow.ready && !urgency::yields_path(view, next_urgency, subflow),
-            ..Candidate::waiting(view.now, subflow, records)
-        });
         DecisionInput {
             view,
             records,
-            subflows: candidates.collect(),
-            next_urgency,
+            subflows: ArrayVec::new(),
+            next_urgency: urgency::next_urgency(view),
             // The last important data lies within the unacknowledged bytes before `sent`.
             important_in_flight: last_important
                 .is_some_and(|start| start + view.outstanding >= view.sent),
             remaining: remaining(view) as f64,
+        }
+    }
+
+    /// Adds the usable subflows.
+    pub fn compare(&mut self) {
+        let view = self.view;
+        // If every path has a long queue, all of them stay candidates.
+        let all_slow = usable(view).all(keeps_waiting);
+        let usable = usable(view).filter(|s| all_slow || !keeps_waiting(s));
+        for subflow in usable.take(MAX_SUBFLOWS) {
+            self.subflows.push(Candidate {
+                ready: subflow.ready && !urgency::yields_path(view, self.next_urgency, subflow),
+                ..Candidate::waiting(view.now, subflow, self.records)
+            });
         }
     }
 

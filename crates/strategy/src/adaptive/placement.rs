@@ -19,10 +19,6 @@ impl DecisionInput<'_> {
     /// Returns new data for the subflow with room on which the data arrives first. Returns `None` if subflows
     /// without room will deliver all remaining data sooner, so that waiting for them is better.
     pub fn new_data(&self) -> Option<Decision> {
-        let arrival = |c: &Candidate<'_>| {
-            let segment = f64::from(c.subflow.mss).min(self.remaining);
-            c.estimate.arrival(segment) + self.expected_repair(c)
-        };
         if self.next_urgency.is_some_and(urgency::is_important) {
             return urgency::on_best_path(self.view);
         }
@@ -32,27 +28,31 @@ impl DecisionInput<'_> {
         let tried_speed = self.tried_speed();
         let ready = self.subflows.iter();
         let ready = ready.filter(|c| c.ready && self.may_try(c, tried_speed));
-        let best = ready
-            .map(|c| (c, arrival(c)))
-            .min_by(|a, b| a.1.total_cmp(&b.1));
-        let (best, arrival) = best?;
+        let (best, repair, arrival) = ready
+            .map(|c| {
+                let segment = f64::from(c.subflow.mss).min(self.remaining);
+                let repair = self.expected_repair(c);
+                (c, repair, c.estimate.arrival(segment) + repair)
+            })
+            .min_by(|a, b| a.2.total_cmp(&b.2))?;
         // The others are credited with what they deliver in the best case, so this subflow is too.
         let segment = f64::from(best.subflow.mss).min(self.remaining);
-        let earliest = best.estimate.earliest(segment) + self.expected_repair(best);
+        let earliest = best.estimate.earliest(segment) + repair;
         let others = self.subflows.iter();
         let others = others.filter(|c| c.subflow.id != best.subflow.id);
-        let within = |c: &Candidate<'_>| {
+        let [mut elsewhere, mut by_full_subflows] = [0.0; 2];
+        for c in others.clone() {
             let time = earliest - self.expected_repair(c);
-            c.estimate.delivered_within(time)
-        };
-        let elsewhere: f64 = others.clone().map(within).sum();
+            let within = c.estimate.delivered_within(time);
+            elsewhere += within;
+            by_full_subflows += if c.ready { 0.0 } else { within };
+        }
         // The peer's window does not move past data that is sent now on the best subflow until this data arrives.
         // Until then the subflows share at most the present window.
         let to_share = self.remaining.min(self.view.peer_window as f64);
         // Only subflows without room are worth waiting for: a subflow with room delivers no sooner than the best
         // one, and two subflows must not wait for each other. If nothing is in flight, no event would end the
         // wait, so there is none.
-        let by_full_subflows: f64 = others.clone().filter(|c| !c.ready).map(within).sum();
         // One byte of tolerance absorbs rounding errors of the estimates.
         if by_full_subflows > to_share + 1.0 && self.view.outstanding > 0 {
             return None;

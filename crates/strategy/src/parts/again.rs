@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_engine::strategy::{Decision, InFlight, Payload, SendView, SubflowView};
 
-use super::usable::{by_rtt, grace_period, is_slow, usable};
+use super::usable::{MIN_GRACE_PERIOD, by_rtt, grace_period, is_slow, usable};
 
 /// Returns a copy of data that is in flight on no working subflow, because its path has failed. The copy goes on
 /// the fastest subflow with room.
@@ -19,7 +19,10 @@ pub fn lost(view: &SendView<'_>) -> Option<Decision> {
 /// come, so no timer expires, but the peer cannot read past the late data.
 pub fn late(view: &SendView<'_>) -> Option<Decision> {
     let (target, data) = fastest_worthwhile(view, |s, last_sender, data| {
-        s.id != last_sender.id && overdue_at(last_sender, data).is_some_and(|at| at <= view.now)
+        // No data is late before two of the shortest grace periods, which is quick to see.
+        s.id != last_sender.id
+            && data.sent_at + 2 * MIN_GRACE_PERIOD <= view.now
+            && overdue_at(last_sender, data).is_some_and(|at| at <= view.now)
     })?;
     Some(Decision::copy_on(target.id, data))
 }

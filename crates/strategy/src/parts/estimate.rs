@@ -64,20 +64,20 @@ impl Estimate {
         let in_flight = subflow.in_flight as f64;
         let [base, rtt] = round_trips(subflow);
         let in_slow_start = subflow.cwnd < subflow.ssthresh;
-        let queueing = subflow.latest_rtt.saturating_sub(subflow.base_rtt);
-        let is_limited_by_sender = in_slow_start && queueing.as_secs_f64() < QUEUE_SHARE * base;
+        let is_limited_by_sender =
+            in_slow_start && subflow.queueing_delay().as_secs_f64() < QUEUE_SHARE * base;
         let recorded = record.map_or(0, |r| r.delivery_rate);
         let is_recorded = recorded > 0 && subflow.delivery_rate == 0;
         let is_recorded_bottleneck = is_recorded && record.is_some_and(|r| !r.is_lower_bound);
-        let presumed = if is_recorded {
-            recorded
-        } else {
-            (subflow.cwnd as f64 / base) as u64
-        };
         let is_measured = subflow.peak_rate > 0 && !is_limited_by_sender;
         let rate = if is_measured {
             subflow.peak_rate
         } else {
+            let presumed = if is_recorded {
+                recorded
+            } else {
+                (subflow.cwnd as f64 / base) as u64
+            };
             presumed.max(subflow.peak_rate).max(subflow.delivery_rate)
         };
         let others = subflow.others_in_flight as f64;
@@ -90,8 +90,11 @@ impl Estimate {
         // The time from which the bottleneck is idle, seconds from now; negative if it is idle already. Without a
         // measured rate, the data in flight is assumed to have left all at once.
         let idle_from = if is_measured {
-            let ahead = subflow.drained_at.saturating_since(now);
-            ahead.as_secs_f64() - now.saturating_since(subflow.drained_at).as_secs_f64()
+            if subflow.drained_at > now {
+                subflow.drained_at.saturating_since(now).as_secs_f64()
+            } else {
+                0.0 - now.saturating_since(subflow.drained_at).as_secs_f64()
+            }
         } else {
             in_flight / rate - age
         };

@@ -29,11 +29,13 @@ pub fn by_rtt(subflow: &SubflowView) -> (bool, Duration) {
     (subflow.srtt.is_zero(), subflow.srtt)
 }
 
+/// The grace period of a path without delay. 150 ms is a guess: it allows for deep queues on short paths.
+pub const MIN_GRACE_PERIOD: Duration = Duration::from_millis(150);
+
 /// Returns the grace period of a path: the queueing delay above which the path counts as slow. The period is a
-/// round trip, because congestion control may fill a queue by that much, and a fixed part. The fixed part (150 ms,
-/// a guess) allows for deep queues on short paths.
+/// round trip, because congestion control may fill a queue by that much, and [`MIN_GRACE_PERIOD`].
 pub fn grace_period(subflow: &SubflowView) -> Duration {
-    Duration::from_millis(150).saturating_add(subflow.base_rtt)
+    MIN_GRACE_PERIOD.saturating_add(subflow.base_rtt)
 }
 
 /// Returns whether new data should go on another path, because data on this one would wait in long queues: the

@@ -41,6 +41,15 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
+impl Timestamps {
+    fn of([v0, v1, v2, v3, e0, e1, e2, e3]: [u8; 8]) -> Timestamps {
+        Timestamps {
+            value: u32::from_be_bytes([v0, v1, v2, v3]),
+            echo: u32::from_be_bytes([e0, e1, e2, e3]),
+        }
+    }
+}
+
 /// A fast-open cookie (RFC 7413): empty for a request, otherwise of even length from 4 to 16.
 pub type FastOpenCookie = ArrayVec<u8, 16>;
 /// SACK blocks as (left edge, right edge), newest first. More than four do not fit a header (RFC 2018 section 3).
@@ -170,7 +179,16 @@ impl Options {
 
     /// Parses as [`parse`](Self::parse) does, and adds the options to this set.
     pub(super) fn take_all(&mut self, bytes: &[u8], syn: bool) -> Result<()> {
-        for raw in raw_options(bytes) {
+        let mut rest = bytes;
+        // Nearly every segment begins with timestamps in this layout (RFC 7323 appendix A), which is read at once.
+        if let Some((&[kind::NOP, kind::NOP, kind::TIMESTAMPS, 10], tail)) =
+            rest.split_first_chunk()
+            && let Some((fields, tail)) = tail.split_first_chunk()
+        {
+            self.timestamps = Some(Timestamps::of(*fields));
+            rest = tail;
+        }
+        for raw in raw_options(rest) {
             self.take(raw?, syn)?;
         }
         Ok(())
@@ -179,9 +197,7 @@ impl Options {
     fn take(&mut self, raw: RawOption<'_>, syn: bool) -> Result<()> {
         match (raw.kind(), raw.body()) {
             (kind::TIMESTAMPS, &[v0, v1, v2, v3, e0, e1, e2, e3]) => {
-                let value = u32::from_be_bytes([v0, v1, v2, v3]);
-                let echo = u32::from_be_bytes([e0, e1, e2, e3]);
-                self.timestamps = Some(Timestamps { value, echo });
+                self.timestamps = Some(Timestamps::of([v0, v1, v2, v3, e0, e1, e2, e3]));
             }
             (kind::MPTCP, _) => {
                 if let Ok(option) = MptcpOption::parse(raw.bytes()) {
@@ -216,31 +232,31 @@ impl Options {
     pub fn emit(&self, buf: &mut [u8]) -> usize {
         let mut w = Writer::new(buf);
         if let Some(mss) = self.mss {
-            w.put(&[kind::MSS, 4]);
+            w.put_array([kind::MSS, 4]);
             w.u16(mss);
         }
         // SACK permitted or two NOPs come first, timestamps or two NOPs follow: 12 bytes, or 4 bytes without
         // timestamps.
         if self.sack_permitted || self.timestamps.is_some() {
             let sack_permitted = [kind::SACK_PERMITTED, 2];
-            w.put(if self.sack_permitted {
-                &sack_permitted
+            w.put_array(if self.sack_permitted {
+                sack_permitted
             } else {
-                &[kind::NOP; 2]
+                [kind::NOP; 2]
             });
         }
         if let Some(timestamps) = self.timestamps {
-            w.put(&[kind::TIMESTAMPS, 10]);
+            w.put_array([kind::TIMESTAMPS, 10]);
             w.u32(timestamps.value);
             w.u32(timestamps.echo);
         } else if self.sack_permitted {
-            w.put(&[kind::NOP; 2]);
+            w.put_array([kind::NOP; 2]);
         }
         if let Some(shift) = self.window_scale {
-            w.put(&[kind::NOP, kind::WINDOW_SCALE, 3, shift]);
+            w.put_array([kind::NOP, kind::WINDOW_SCALE, 3, shift]);
         }
         if let Some(cookie) = &self.fast_open {
-            w.put(&[kind::FAST_OPEN, 2 + cookie.len() as u8]);
+            w.put_array([kind::FAST_OPEN, 2 + cookie.len() as u8]);
             w.put(cookie);
             pad(&mut w);
         }
@@ -249,7 +265,7 @@ impl Options {
             pad(&mut w);
         }
         if !self.sack.is_empty() {
-            w.put(&[
+            w.put_array([
                 kind::NOP,
                 kind::NOP,
                 kind::SACK,
