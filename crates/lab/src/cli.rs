@@ -36,7 +36,8 @@ pub enum Command {
     ///
     /// Builds a user host, a box, two links (20 Mb/s, 30 ms and 10 Mb/s, 70 ms round trip), a
     /// server and an nginx, each in a separate network namespace. Downloads over each link alone,
-    /// over both by the kernel's Multipath TCP, and over both through Braid. Needs root.
+    /// over both by the kernel's Multipath TCP, and over both through Braid. Needs root or an
+    /// unprivileged user namespace.
     Demo(DemoArgs),
     /// Compare what users notice with Braid and with the kernel's Multipath TCP.
     ///
@@ -120,6 +121,9 @@ pub struct DemoArgs {
     /// Congestion control of every sender.
     #[arg(long, default_value = "cubic", value_name = "NAME")]
     pub congestion: String,
+    /// Strategy of box and server, with settings if wanted.
+    #[arg(long, default_value = braid_strategy::DEFAULT, value_name = "NAME")]
+    pub strategy: String,
 }
 
 /// Arguments of `braid-lab compare`.

@@ -49,6 +49,15 @@ pub fn with_plaintext(render: RenderConfig) -> RenderConfig {
     })
 }
 
+/// Returns a function that makes the same configurations as `render`, with another strategy at box and server.
+pub fn with_strategy(render: RenderConfig, strategy: String) -> RenderConfig {
+    Box::new(move |layout, host| {
+        let Rendered { text, key } = render(layout, host)?;
+        let text = format!("strategy = {strategy:?}\n{text}");
+        Some(Rendered { text, key })
+    })
+}
+
 /// The seed of the keys of a testbed's hosts.
 struct Keys([u8; 32]);
 
@@ -135,10 +144,16 @@ mod tests {
     use crate::fixture;
 
     fn rendered<const N: usize>(hosts: [&str; N]) -> [Option<Rendered>; N] {
+        rendered_by(&render_config(None).expect("randomness"), hosts)
+    }
+
+    fn rendered_by<const N: usize>(
+        render: &RenderConfig,
+        hosts: [&str; N],
+    ) -> [Option<Rendered>; N] {
         let text = fixture::description("demo", [("20mbit", "15ms"), ("10mbit", "35ms")]);
         let spec = fixture::spec(&text).expect("a good description");
         let layout = Layout::resolve(&spec).expect("a good description");
-        let render = render_config(None).expect("randomness");
         hosts.map(|host| render(&layout, layout.host(host).expect("a known host")))
     }
 
@@ -159,6 +174,21 @@ mod tests {
         assert_eq!(config.key.public(), server.users[0].key);
         assert_eq!(config.servers[0].key, server.key.public());
         assert_ne!(config.key.public(), server.key.public());
+    }
+
+    #[test]
+    fn box_and_server_use_the_strategy() {
+        let render = render_config(None).expect("randomness");
+        let render = with_strategy(render, "maps:single".to_owned());
+        let hosts = rendered_by(&render, ["box", "server", "user"]);
+        let [boxed, server, None] = hosts else {
+            panic!("a user has no configuration");
+        };
+        let [boxed, server] = [boxed, server].map(|r| r.expect("a configuration"));
+        assert!(boxed.text.starts_with("strategy = \"maps:single\"\n"));
+        BoxConfig::with_key("box.toml", &boxed.text, boxed.key).expect("a good one");
+        assert!(server.text.starts_with("strategy = \"maps:single\"\n"));
+        ServerConfig::with_key("server.toml", &server.text, server.key).expect("a good one");
     }
 
     #[test]

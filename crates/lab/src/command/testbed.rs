@@ -10,6 +10,9 @@ use super::setting::{ensure_netns, print_result};
 use crate::cli::Testbed;
 use braid::failure::Failure;
 
+/// Number of last lines of the log of a process that ended.
+const LOG_LINES: usize = 3;
+
 /// Runs one of the commands of `braid-lab testbed`.
 pub fn run(command: &Testbed, json: bool) -> Result<(), Failure> {
     match command {
@@ -57,7 +60,21 @@ fn up(file: &Path, json: bool) -> Result<(), Failure> {
     let spec = Spec::read(file)?;
     let arguments = ["testbed".as_ref(), "daemon".as_ref(), file.as_os_str()];
     let client = testbed::spawn_daemon(&spec.name, arguments)?;
-    show(&client, json)
+    let status = client.status()?;
+    print_result(json, &status, || &status)?;
+    // A testbed whose box or server is not there still carries packets, and would measure something else.
+    let ended = status.hosts.iter().find_map(|host| {
+        let process = host.process.as_ref().filter(|p| p.pid.is_none())?;
+        let how = process.ended.as_ref()?;
+        let log = std::fs::read_to_string(&process.log).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
+        let name = &host.name;
+        Some(format!(
+            "the process of {name} ended ({how}); the testbed stays up without it:\n  {last}"
+        ))
+    });
+    ended.map_or(Ok(()), |reason| Err(Failure::Run(reason)))
 }
 
 /// Replaces this process by the command, so that signals, terminal and exit code are the command's own.

@@ -31,7 +31,11 @@ impl Variant {
         args: &CompareArgs,
         has_relays: bool,
     ) -> Result<Variant, Failure> {
-        let mut fixture = fixture::up(&format!("braid-compare-{name}"), &args.congestion)?;
+        let mut fixture = fixture::up(
+            &format!("braid-compare-{name}"),
+            &args.congestion,
+            braid_strategy::DEFAULT,
+        )?;
         for (link, settings) in LINKS.iter().zip(&args.links) {
             let mut change = LinkChange::parse(settings.split_whitespace())?;
             change.load(&std::env::current_dir()?)?;

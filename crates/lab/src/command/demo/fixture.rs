@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use braid_testbed::Role;
 use braid_testbed::fixture::{self, Fixture};
+use braid_testbed::render::with_strategy;
 
 use crate::backend::interrupted;
 use crate::command::testbed::options;
@@ -27,14 +28,17 @@ const MAX_DELIVERY_LAG_US: f64 = 1000.0;
 /// Number of last lines of each log that are shown after a failure.
 const LOG_LINES: usize = 8;
 
-/// Builds the demo's testbed under the name `name`.
-pub fn up(name: &str, congestion: &str) -> Result<Fixture, Failure> {
+/// Builds the demo's testbed under the name `name`. Box and server use `strategy`.
+pub fn up(name: &str, congestion: &str, strategy: &str) -> Result<Fixture, Failure> {
     let mut spec = fixture::spec(&fixture::description(name, LINK_SETTINGS))?;
     congestion.clone_into(&mut spec.congestion);
     // The relay on the box's host opens kernel MPTCP connections, which need endpoints on the links.
     let boxes = spec.hosts.iter_mut().filter(|host| host.role == Role::Box);
     boxes.for_each(|host| host.mptcp = true);
-    Ok(Fixture::up(spec, options(Some(congestion))?, interrupted)?)
+    let mut options = options(Some(congestion))?;
+    let with_strategy = |render| with_strategy(render, strategy.to_owned());
+    options.render = options.render.map(with_strategy);
+    Ok(Fixture::up(spec, options, interrupted)?)
 }
 
 /// Prints a warning if the emulator's delivery lag (99th percentile, µs) makes the result unreliable.

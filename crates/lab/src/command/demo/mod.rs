@@ -37,7 +37,7 @@ const MIN_TIME_LIMIT_S: u64 = 60;
 /// Runs the demo. The testbed is taken down before this returns, even after a failure.
 pub fn run(args: &DemoArgs, json: bool) -> Result<(), Failure> {
     prepare_links()?;
-    let mut fixture = fixture::up(NAME, &args.congestion)?;
+    let mut fixture = fixture::up(NAME, &args.congestion, &args.strategy)?;
     let rows = rows(&mut fixture, args);
     let rows = rows.map_err(|failure| fixture::with_log_lines(&mut fixture, failure));
     let late = fixture.testbed.delivery_lag().map(|late| late.p99_us);
