@@ -1,6 +1,4 @@
-use braid_tunnel::{
-    Config, FlowPolicy, Mode, PathConfig, Role, Secrets, SessionId, Tunnel, Urgency,
-};
+use braid_tunnel::{Config, FlowPolicy, Mode, PathConfig, Role, Secrets, SessionId, Tunnel};
 use braid_wire::Rng;
 
 use super::*;
