@@ -5,7 +5,7 @@ use braid_engine::ConnId;
 use crate::traffic::Stream;
 
 /// Streams by connection, in the order of the ids. A host looks at all streams in each of its turns, and usually has few,
-/// so they are a list: the search for one of them is cheaper than the walk over a tree.
+/// so they are a list: the walk over a list is cheaper than over a tree, and the search costs little.
 #[derive(Debug, Default)]
 pub(crate) struct Streams(Vec<(ConnId, Stream)>);
 

@@ -89,7 +89,7 @@ impl Strategy for Adaptive {
         self.expected_arrival = None;
         let decision = again::lost(view).unwrap_or_else(|| {
             let mut input = DecisionInput::new(view, &self.records, self.last_important);
-            input.compare();
+            input.add_subflows();
             input.hold_back();
             let decision = input.decide();
             self.expected_arrival = input.expected_arrival(&decision);

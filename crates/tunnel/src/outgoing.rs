@@ -21,6 +21,8 @@ use crate::usage::{Direction, Usage};
 
 /// Most flows that are asked for a packet before a path stays idle.
 const MAX_ASKED: usize = 16;
+/// Most bytes that wait of a flow of low rate that gives way to no other: two packets.
+const MAX_SPARSE_BYTES: usize = 3_000;
 /// Most packets that wait to be sent once more.
 const MAX_AGAIN: usize = 4096;
 /// The longest delay in the queue: so many targets of CoDel, and at least [`MIN_LONGEST`].
@@ -54,7 +56,7 @@ pub(crate) struct Choice {
     copy_to: Option<usize>,
 }
 
-/// A packet that is sent once more, on the best path unless one is named.
+/// A packet that is sent once more, on the path of its flow unless one is named.
 #[derive(Debug, Clone, Copy)]
 struct Again {
     packet: PacketRef,
@@ -261,8 +263,10 @@ impl Outgoing {
     /// Asks steering if `path` takes a packet of the flow.
     fn ask(&self, number: u16, path: usize, ways: &Ways, sharers: u64) -> Option<Choice> {
         let flow = &self.flows[usize::from(number)];
-        let is_slow = flow.rate.get() <= self.max_sparse_rate;
-        if !is_slow && ways.yields_to[path].is_some_and(|urgency| urgency < flow.urgency) {
+        // A flow of low rate of which hardly anything waits is like a call.
+        let is_sparse =
+            flow.waiting_bytes() <= MAX_SPARSE_BYTES && flow.rate.get() <= self.max_sparse_rate;
+        if !is_sparse && ways.yields_to[path].is_some_and(|urgency| urgency < flow.urgency) {
             return None;
         }
         let view = View {

@@ -69,6 +69,10 @@ pub(crate) struct Path {
     /// The time since which datagrams are overdue, if they are.
     suspect_since: Option<Instant>,
     last_sent: Instant,
+    /// The time of the peer's last report.
+    reported_at: Instant,
+    /// The last time at which a copy had the path's report.
+    pub own_reported_at: Instant,
 }
 
 impl Path {
@@ -88,6 +92,8 @@ impl Path {
             claim: Claim::default(),
             suspect_since: None,
             last_sent: Instant::ZERO,
+            reported_at: Instant::ZERO,
+            own_reported_at: Instant::ZERO,
         }
     }
 
@@ -178,24 +184,35 @@ impl Path {
         newest.min(self.estimate.in_flight().saturating_mul(1_000_000) / micros)
     }
 
-    /// Returns the urgency of data to which less urgent packets give way now: it uses the path, and so much of this host
-    /// is in flight that the path has a queue, or that its bottleneck has work beyond a round trip and [`MAX_AHEAD`].
-    pub fn yields_to(&self, now: Instant) -> Option<Urgency> {
+    /// Returns the bytes in flight, without those that have arrived since the peer's last report if the path delivers as
+    /// before.
+    pub fn present_in_flight(&self, now: Instant) -> u64 {
+        let since = now.saturating_since(self.reported_at);
+        let arrived = bytes_in(self.present_rate(now), since.min(self.report_interval()));
+        self.estimate.in_flight().saturating_sub(arrived)
+    }
+
+    /// Returns the urgency of data to which less urgent packets give way once `more` bytes are in flight: it uses the path,
+    /// and so much of this host is in flight that the path has a queue, or that its bottleneck has work beyond a round
+    /// trip and [`MAX_AHEAD`].
+    pub fn yields_to(&self, now: Instant, more: u64) -> Option<Urgency> {
         let urgency = self.others.most_urgent?;
-        let least = self.estimate.rtt()?.least();
-        let own = self.estimate.in_flight();
+        let own = self.present_in_flight(now) + more;
         // At the start, the rate shows how much there was to send. Two datagrams keep the measurements current.
         if self.control.is_starting() || own < 2 * self.mtu.size() as u64 {
             return None;
         }
+        let round = self.estimate.rtt()?.least();
         let others = self.others.load;
         let present = self.present_rate(now).saturating_add(others.delivery_rate);
-        // What gives way says no more than that the path is at least this fast.
-        let rate = present.max(self.control.delivery_rate());
+        // While packets give way, samples of the rate are limited by that, and the path is at least as fast as before.
+        let known = self.control.delivery_rate();
         let in_flight = own.saturating_add(others.in_flight);
-        let is_full = in_flight >= bytes_in(rate, least + MAX_AHEAD);
+        let is_full = in_flight >= bytes_in(present.max(known), round + MAX_AHEAD);
         let has_queue = self.estimate.queue_delay() > YIELD_QUEUE_DELAY;
-        (is_full || has_queue && in_flight >= bytes_in(present, least)).then_some(urgency)
+        // A queue of others does not go away, so half of the rate is kept.
+        let is_queued = has_queue && in_flight >= bytes_in(present.max(known / 2), round);
+        (is_full || is_queued).then_some(urgency)
     }
 
     /// Returns the mean one-way delay to the peer, with queue and jitter, in microseconds. All paths share the scale.
@@ -230,6 +247,7 @@ impl Path {
         let Some(update) = self.estimate.on_report(now, report) else {
             return false;
         };
+        self.reported_at = now;
         if self.control.on_update(now, &update, &self.estimate) {
             self.estimate.rebase(now);
         }

@@ -64,7 +64,7 @@ impl Tunnel {
                 // What is on its way on a silent path may never be reported.
                 load: if path.is_usable() {
                     PathLoad {
-                        in_flight: path.estimate.in_flight(),
+                        in_flight: path.present_in_flight(now),
                         delivery_rate: path.present_rate(now),
                     }
                 } else {
@@ -86,7 +86,7 @@ impl Tunnel {
     }
 
     /// Sets the load of a path by other senders of this host, and the urgency of the most urgent data there, with that
-    /// of the tunnel. A packet is expected to wait behind the load. Less urgent packets keep the queue of the path short.
+    /// of the tunnel. A packet is expected to wait behind the load. Less urgent packets of large flows keep the queue of the path short.
     pub fn set_path_load(
         &mut self,
         now: Instant,

@@ -306,11 +306,16 @@ impl Tunnel {
 
     /// Appends the report of the path itself to a copy of `len` bytes, if both have room. Reports leave on the best
     /// path. If that one goes dark, this one must not seem silent too, or the copies would end with it.
-    fn push_own_report(&self, now: Instant, index: usize, len: usize, datagram: &mut Datagram) {
-        let path = &self.paths[index];
-        if datagram.room() >= MAX_REPORT_LEN + PACKET_OVERHEAD + len
+    ///
+    /// At most one leaves in each interval of reports: the peer keeps few of them to measure the rate between.
+    fn push_own_report(&mut self, now: Instant, index: usize, len: usize, datagram: &mut Datagram) {
+        let path = &mut self.paths[index];
+        let is_due = now >= path.own_reported_at + path.report_interval();
+        if is_due
+            && datagram.room() >= MAX_REPORT_LEN + PACKET_OVERHEAD + len
             && let Some(report) = path.arrivals.report(now, path.id)
         {
+            path.own_reported_at = now;
             datagram.push(&Frame::Report(report));
         }
     }
@@ -369,9 +374,13 @@ impl Tunnel {
             datagram.cancel();
             return None;
         }
-        let limited = waits.is_none()
-            && self.paths[index].tail.is_none()
-            && self.outgoing.choose(index, ways).is_none();
+        let path = &self.paths[index];
+        // A path that less urgent packets leave to others shows what they leave, and not its rate.
+        let yields = path.yields_to(now, path.mtu.size() as u64).is_some();
+        let limited = yields
+            || waits.is_none()
+                && path.tail.is_none()
+                && self.outgoing.choose(index, ways).is_none();
         let remote = self.paths[index].address.remote();
         self.seal_to(now, index, remote, datagram, limited)
     }

@@ -519,7 +519,7 @@ impl Tunnel {
             }
         }
         for (path, yields_to) in self.paths.iter().zip(&mut yields_to) {
-            *yields_to = path.yields_to(now);
+            *yields_to = path.yields_to(now, 0);
         }
         let best = steer::best(&paths)?;
         let delays = || paths.iter().flatten().filter_map(|p| p.delay);

@@ -133,14 +133,13 @@ impl Repr {
     /// `Unsupported` for a port of 0. The checksum is not verified: see [`verify_checksum`].
     pub fn parse(segment: &[u8]) -> Result<(Repr, &[u8])> {
         let mut repr = Repr::new(0, 0, Flags::EMPTY);
-        let payload = repr.read(segment)?;
+        let payload = repr.parse_into(segment)?;
         Ok((repr, payload))
     }
 
-    /// Parses as [`parse`](Self::parse) does, but into this header, which a caller keeps in place: it is large, and to
-    /// move it would take as long as to parse it. Returns the payload. After an error, the header is neither the old nor
-    /// a new one.
-    pub fn read<'a>(&mut self, segment: &'a [u8]) -> Result<&'a [u8]> {
+    /// Parses a segment as [`parse`](Self::parse) does, into this header. Returns the payload. After an error, the fields
+    /// are unspecified. A header is large, and to move it would take as long as to parse it.
+    pub fn parse_into<'a>(&mut self, segment: &'a [u8]) -> Result<&'a [u8]> {
         let view = Packet::new(segment)?;
         self.src_port = view.src_port();
         self.dst_port = view.dst_port();

@@ -78,7 +78,7 @@ fn a_header_is_read_in_the_place_of_another() {
         repr.emit(&mut bytes);
         let len = repr.header_len();
         bytes[len] = 0xaa;
-        assert_eq!(read.read(&bytes[..len + 1]), Ok(&[0xaa][..]));
+        assert_eq!(read.parse_into(&bytes[..len + 1]), Ok(&[0xaa][..]));
         assert_eq!(read, repr);
     }
 }

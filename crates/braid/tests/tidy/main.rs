@@ -112,23 +112,42 @@ fn source_keeps_the_rules() {
     report_each(&files, source::check);
 }
 
-/// A crate's `tests/main.rs` names the other files, because `autotests = false` leaves out what nothing names.
+/// With `autotests = false`, nothing builds a file of `tests/` that no `[[test]]` and no `mod` names.
 #[test]
 fn every_file_of_tests_is_in_a_program() {
     let files = rust_files();
     let mut complaints = Vec::new();
     for (main, text) in &files {
-        let Some(folder) = main.strip_suffix("main.rs") else {
+        let Some((of_crate, program)) = main
+            .strip_suffix("main.rs")
+            .and_then(|folder| folder.split_once("/tests/"))
+        else {
             continue;
         };
-        let beside = files.iter().filter_map(|(name, _)| {
-            let module = name.strip_prefix(folder)?.strip_suffix(".rs")?;
+        let manifest = fs::read_to_string(root().join(of_crate).join("Cargo.toml"));
+        let manifest = manifest.expect("a crate has a manifest");
+        let name = program.trim_end_matches('/');
+        let is_named = manifest.contains(&format!("name = \"{name}\"\n"))
+            || manifest.contains(&format!("path = \"tests/{program}main.rs\""));
+        if manifest.contains("autotests = false") && !is_named {
+            complaints.push(format!("{main}: no [[test]] of its crate has it"));
+        }
+        let folder = main.trim_end_matches("main.rs");
+        let beside = files.iter().filter_map(|(file, _)| {
+            let module = file.strip_prefix(folder)?.strip_suffix(".rs")?;
+            let module = module.strip_suffix("/mod").unwrap_or(module);
             (!module.contains('/') && module != "main").then_some(module)
         });
-        let missing = beside.filter(|module| !text.contains(&format!("mod {module};")));
-        if folder.contains("/tests/") {
-            complaints.extend(missing.map(|module| format!("{main}: has no `mod {module};`")));
-        }
+        let names = |module: &&str| {
+            let line = format!("mod {module};");
+            let mut lines = text.lines();
+            lines.any(|l| l.trim().trim_start_matches("pub ") == line)
+        };
+        complaints.extend(
+            beside
+                .filter(|module| !names(module))
+                .map(|module| format!("{main}: has no `mod {module};`")),
+        );
     }
     report(&complaints);
 }

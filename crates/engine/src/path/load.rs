@@ -57,8 +57,8 @@ impl Part {
     }
 }
 
-/// The loads by the peer's address and the local path. There are at most as many as senders: subflows that load a path,
-/// and other senders with data in flight.
+/// The loads by the peer's address and the local path. There are at most as many as senders at once: subflows that
+/// load a path, and other senders with data in flight.
 ///
 /// Each packet changes a load, so a sender keeps the place of its link's load, and a hash is computed only when it
 /// begins and ends to load the link.
@@ -86,6 +86,7 @@ impl Loads {
         if part.load == new {
             return;
         }
+        debug_assert!(self.is_on(link, part), "the part is of another link");
         let place = match part.place {
             Some(place) => place,
             None => self.place_of(link),
@@ -102,6 +103,12 @@ impl Loads {
         };
     }
 
+    /// Returns true if `part` is empty or of `link`.
+    fn is_on(&self, link: (IpAddr, PathId), part: &Part) -> bool {
+        let place = part.place.as_ref();
+        place.is_none_or(|place| self.places.get(&link) == Some(place))
+    }
+
     /// Returns the place of the load of `link`, which is made if there is none.
     fn place_of(&mut self, link: (IpAddr, PathId)) -> u32 {
         let (loads, free) = (&mut self.loads, &mut self.free);
@@ -115,6 +122,7 @@ impl Loads {
 
     /// Returns the load of `link` without the `part` of one sender.
     pub fn of_others(&self, link: (IpAddr, PathId), part: &Part) -> Load {
+        debug_assert!(self.is_on(link, part), "the part is of another link");
         // A sender without a part may be on the link of another one, whose load is then searched for.
         match part.place {
             Some(place) => self.loads[place as usize].without(part.load),

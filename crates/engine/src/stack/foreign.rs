@@ -18,7 +18,7 @@ pub struct PathLoad {
     pub delivery_rate: u64,
 }
 
-/// The traffic of one sender that is not a connection, on its way to a peer.
+/// The traffic of one sender that is not a connection, on its way to a peer. It belongs to one stack.
 ///
 /// The stack counts its load until the caller sets another one. A `link` is the peer's address and the local path.
 #[derive(Debug, Default)]

@@ -86,7 +86,7 @@ impl Stack {
             }
         }
         let mut tcp = tcp::Repr::new(0, 0, Flags::EMPTY);
-        let Ok(payload) = tcp.read(segment) else {
+        let Ok(payload) = tcp.parse_into(segment) else {
             self.shared.stats.malformed += 1;
             return;
         };

@@ -4,7 +4,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use braid_engine::{ForeignTraffic, PathRecord, Stack};
+use braid_engine::{ForeignTraffic, PathLoad, PathRecord, Stack};
 use braid_tunnel::{Measured, PathId, PathUse, Tunnel};
 use braid_wire::Instant;
 
@@ -43,6 +43,7 @@ impl Sharing {
             let part = self.part(used.path);
             let Some(link) = link(&used) else {
                 part.end(stack);
+                tunnel.set_path_load(now, used.path, PathLoad::default(), None);
                 continue;
             };
             part.set_load(stack, now, link, used.load);

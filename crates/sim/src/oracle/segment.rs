@@ -38,7 +38,7 @@ impl Segment<'_> {
         }
         // Receivers ignore a malformed MPTCP option, and so does this parser.
         let mut tcp = tcp::Repr::new(0, 0, Flags::EMPTY);
-        let rest = tcp.read(segment).ok()?;
+        let rest = tcp.parse_into(segment).ok()?;
         let is_ack = |o: &MptcpOption| matches!(o, MptcpOption::Dss(dss) if dss.mapping.is_none());
         Some(look(&Segment {
             src: SocketAddr::new(ip.src(), tcp.src_port),

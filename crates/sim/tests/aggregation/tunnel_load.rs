@@ -236,6 +236,12 @@ impl Net {
         self.world.with_node(self.asker, ask);
     }
 
+    /// Starts the flow of the tunnel that is faster than both links.
+    fn flood(&mut self) {
+        let start = |talker: &mut Talker, now| talker.next_at = Some(now);
+        self.world.with_node(self.opener, start);
+    }
+
     /// Starts a transfer between the user and the content host.
     fn transfer(&mut self, load: Load) {
         let [user_role, content_role] = load.roles();
@@ -494,6 +500,28 @@ fn neither_a_large_flow_nor_a_download_starves() {
     assert!(shares.iter().sum::<f64>() > 0.88, "{shares:?}");
 }
 
+/// A flow that gives way to a call of the tunnel does not take what it leaves for what the links can carry.
+#[test]
+fn a_large_flow_beside_a_call_keeps_the_links_full() {
+    let mut net = Net::new(links());
+    net.world.advance(secs(2));
+    net.talk(true, millis(70));
+    net.world.advance(secs(1));
+    let idle = net.measure(secs(6));
+    net.flood();
+    net.world.advance(secs(30));
+    let start = net.world.now();
+    let loaded = net.measure(secs(10));
+    let opener: &Talker = net.world.node(net.opener);
+    let share = opener.since(start).len() as f64 * 1_368.0 * 8.0 / 30e6 / 10.0;
+    let figures = format!("idle {idle:?}, loaded {loaded:?}; {share:.3} of the rate");
+    println!("{figures}");
+    assert!(share >= 0.88, "{figures}");
+    for (idle, loaded) in idle.calls.into_iter().zip(loaded.calls) {
+        assert!(loaded <= idle + millis(15), "{figures}");
+    }
+}
+
 /// A transfer beside what is delayed by it.
 struct Case {
     name: &'static str,
@@ -547,8 +575,7 @@ impl Case {
             Load::Down(size)
         });
         if self.floods {
-            let start = |talker: &mut Talker, now| talker.next_at = Some(now);
-            net.world.with_node(net.opener, start);
+            net.flood();
         }
         net.world.advance(WARM_UP);
         let (before, flood_start) = (net.moved(), net.world.now());
@@ -594,6 +621,7 @@ fn a_call_and_look_ups_pass_a_download_and_a_large_flow_of_the_tunnel() {
         floods: true,
         // Each side counts bytes of the other that were sent up to 10 ms ago, and both fill the same gap.
         max_queries: 1.45,
+        window: secs(20),
         ..Case::new("20 and 10 Mbit/s, down, beside a flood", links())
     }
     .check();

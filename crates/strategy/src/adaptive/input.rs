@@ -65,7 +65,7 @@ pub(super) struct DecisionInput<'a> {
 }
 
 impl<'a> DecisionInput<'a> {
-    /// Returns an input without subflows, which [`compare`](Self::compare) adds. The list of subflows is expensive to
+    /// Returns an input without subflows, which [`add_subflows`](Self::add_subflows) adds. The list of subflows is expensive to
     /// move, so it is filled in place.
     #[inline]
     pub fn new(
@@ -86,7 +86,7 @@ impl<'a> DecisionInput<'a> {
     }
 
     /// Adds the usable subflows.
-    pub fn compare(&mut self) {
+    pub fn add_subflows(&mut self) {
         let view = self.view;
         // If every path has a long queue, all of them stay candidates.
         let all_slow = usable(view).all(keeps_waiting);

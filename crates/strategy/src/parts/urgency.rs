@@ -79,7 +79,8 @@ pub fn yields_path(view: &SendView<'_>, next: Option<Urgency>, subflow: &Subflow
     // In slow start the sender limits the rate that is measured, and the path may be faster.
     let rate_is_evident = subflow.cwnd >= subflow.ssthresh && subflow.peak_rate > 0;
     // Others have a part of the bottleneck, and their bytes a part of its work.
-    let rate = (subflow.delivery_rate + subflow.others_rate).max(subflow.peak_rate);
+    let rate = subflow.delivery_rate.saturating_add(subflow.others_rate);
+    let rate = rate.max(subflow.peak_rate);
     let ahead = bytes_in(rate, base + MAX_AHEAD).saturating_sub(subflow.others_in_flight);
     let is_full = is_urgent_path && rate_is_evident && exceeds(ahead);
     let has_queue = subflow.queueing_delay() > YIELD_QUEUE_DELAY;
