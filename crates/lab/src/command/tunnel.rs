@@ -62,10 +62,11 @@ fn text(rows: &[Row], case: &TunnelCase) -> String {
     let lines: Vec<_> = iter::once(heads).chain(figures).map(Vec::from).collect();
     format!(
         // The command line accepts no other backend.
-        "paths {}, flow {}, size {}, backend sim, {} runs, seed {}\n\
+        "paths {}, queue {} packets where a path has none of its own, flow {}, size {}, backend sim, {} runs, seed {}\n\
          goodput: mean ± half of its 95 % interval, Mbit/s; p50, p99: one-way delay of inner packets, ms\n\
          lost, reordered: inner packets of all runs; bytes by path: sent to the client in all runs\n{}",
         case.paths,
+        case.queue,
         case.inner,
         case.size,
         case.runs,

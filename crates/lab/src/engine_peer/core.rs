@@ -1,4 +1,5 @@
-//! The transfers of the engine peer. They are a [`Core`], so the event loop of Linux drives them as it drives a box.
+//! The transfers of the engine peer, a test endpoint that uses the engine in place of a kernel's TCP. They are a
+//! [`Core`], so the event loop of `braid-linux` runs them, as it runs a box.
 //!
 //! Here "this process" is the engine peer, and "the remote host" is the other end of its connections.
 
@@ -18,8 +19,8 @@ use crate::cli::{EngineArgs, PeerArgs};
 use crate::kernel_peer::{self, Report};
 
 /// Time that the engine runs on after the end of the last connection, to answer retransmissions of the remote host.
-/// A guess: Linux retransmits 200 ms after a round trip at the earliest, so one retransmission is answered if the
-/// round trip is below 300 ms.
+/// A guess. The RTO of Linux is at least RTT + 200 ms. If our last ACK is lost, the repeated FIN arrives that long
+/// after the first, so within 500 ms if the RTT is below 300 ms.
 const LINGER_TIME: Duration = Duration::from_millis(500);
 
 /// Transfers on connections of the engine, with the arguments and reports of [`crate::kernel_peer`].
@@ -70,9 +71,10 @@ impl Transfers {
         Ok(())
     }
 
-    /// Returns whether every connection has ended.
+    /// Returns whether as many connections have ended as this process makes or serves. More may end, because the
+    /// listener goes on accepting until this process ends.
     pub fn is_complete(&self) -> bool {
-        self.done.len() == self.args.connections as usize
+        self.done.len() >= self.args.connections as usize
     }
 
     /// Registers a connection and sends its first bytes.
@@ -191,8 +193,8 @@ impl Transfer {
     }
 
     /// Sends as many bytes as the engine has room for. After the last byte, closes the direction, unless this process
-    /// only receives: then [`receive`](Self::receive) closes it, after the remote host has closed its own. A kernel as
-    /// the remote host admits no further subflow once a direction is closed.
+    /// only receives: then [`receive`](Self::receive) closes it, after the remote host has closed its own. The reason:
+    /// a Linux remote host accepts no further subflow once one direction is closed.
     fn send(&mut self, now: Instant, conn: ConnId, args: &PeerArgs, stack: &mut Stack) {
         while self.report.sent.bytes < args.send {
             let max = kernel_peer::next_write(self.report.sent.bytes, args);
@@ -210,6 +212,7 @@ impl Transfer {
             match written {
                 Ok(0) => return,
                 Ok(n) => self.report.sent.bytes += n as u64,
+                // The engine refuses bytes only after the connection has ended. `Closed` then ends the transfer.
                 Err(e) => return self.report.keep_error(Err(format!("sending: {e}"))),
             }
         }
@@ -240,6 +243,7 @@ impl Transfer {
             match read {
                 Ok(0) => break,
                 Ok(n) => report.received.bytes += n as u64,
+                // The engine no longer knows the connection. `Closed` ends the transfer.
                 Err(e) => return report.keep_error(Err(format!("receiving: {e}"))),
             }
         }
