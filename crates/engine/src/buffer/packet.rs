@@ -19,7 +19,8 @@ pub struct PacketBuffer {
 
 impl PacketBuffer {
     /// The size of the memory in bytes. An IPv4 packet has at most 65,535 bytes, so it fits. An IPv6 packet may have
-    /// 65,575 bytes. A packet that does not fit arrives cut, and the stack drops it as malformed.
+    /// 65,575 bytes. A packet that does not fit arrives cut, and the stack drops it as malformed. Linux builds none so
+    /// large by default, because its limits `gso_max_size` and `gro_max_size` are 65,536 bytes.
     pub const CAPACITY: usize = 2 * BLOCK_SIZE;
 
     /// Creates an empty buffer.
@@ -153,8 +154,8 @@ impl<'a> Payload<'a> {
         };
         let within = |at: usize| (at - n * BLOCK_SIZE).min(BLOCK_SIZE);
         let range = within(start)..within(end);
-        // The caller will still request the payload that the block has behind this slice. So a block may be adopted
-        // only with the slice that ends where the payload in this block ends.
+        // If this block holds more payload behind the slice, the caller requests it next, so the block must stay. Only
+        // the slice that ends with the block's payload may give the block away.
         if range.end == within(self.range.end) {
             Data::Block(block, range)
         } else {
@@ -187,7 +188,8 @@ impl Data<'_> {
         self.len() == 0
     }
 
-    /// Returns the first `n` bytes, or all if there are fewer.
+    /// Returns the first `n` bytes, or all if there are fewer. A block can still be adopted after the cut, so the
+    /// caller must not request the bytes behind it: it drops them, and the peer sends them again.
     pub fn first(self, n: usize) -> Self {
         let n = n.min(self.len());
         match self {

@@ -17,7 +17,8 @@ use super::ranges::RangeSet;
 
 /// The maximum number of slices of [`RecvBuffer::slices`], each of one block. If enough is readable, they have at
 /// least 64 KiB together (see `MIN_ADOPTED_BYTES`), and mostly more than 256 KiB: 16 adopted blocks of at least
-/// 16 KiB. That is enough for one system call.
+/// 16 KiB. That is enough for one system call, such as the `writev` that passes the bytes on; more would save little
+/// for each byte. The value is a guess.
 pub const READ_SLICES: usize = 16;
 
 /// The maximum number of disjoint ranges stored out of order. Without a limit, the list of ranges could grow
@@ -31,9 +32,9 @@ const MAX_KEPT_CAPACITY: usize = 32;
 const BLOCK_BYTES: u64 = BLOCK_SIZE as u64;
 
 /// The minimum number of bytes with which a block is adopted (16 KiB); fewer bytes are copied. This bounds the number
-/// of slices: copied data takes a new block behind an adopted one and at each multiple of 32 KiB, so every 32 KiB of
-/// the stream lie in at most two adopted blocks and three others. [`READ_SLICES`] blocks thus have at least 96 KiB,
-/// of which the application has consumed less than 32 KiB, a part of the first block.
+/// of slices. In any 32 KiB of the stream at most five blocks begin: two adopted, and a copied one behind each and at
+/// the multiple of 32 KiB. So 16 blocks ([`READ_SLICES`]) span at least 96 KiB, of which the application has consumed
+/// less than 32 KiB, a part of the first block.
 const MIN_ADOPTED_BYTES: u64 = BLOCK_BYTES / 2;
 
 /// The result of [`RecvBuffer::insert`].
@@ -87,10 +88,10 @@ impl Place {
 /// The received bytes of a stream from the first one that the application has not read, addressed by stream offset.
 ///
 /// A block is taken only for data that has arrived, and an empty buffer holds no block. A new block for copied data
-/// begins at a multiple of [`BLOCK_SIZE`], counted from the offset at which the buffer was last empty. It begins
-/// later if the block before it reaches farther, or if all bytes up to a later offset have arrived already. Thanks to
-/// the multiples, data that arrives in small parts and out of order takes hardly more blocks than the same data in
-/// order.
+/// begins at a multiple of [`BLOCK_SIZE`], counted from the offset at which the buffer was last empty. The part before
+/// the end of the previous block's range, or before [`rcv_nxt`](Self::rcv_nxt), is left out, because nothing will be
+/// written there; the block then begins behind that part. Thanks to the multiples, data that arrives in small parts and
+/// out of order takes hardly more blocks than the same data in order.
 #[derive(Debug)]
 pub struct RecvBuffer {
     /// The blocks in the order of their ranges.
@@ -136,7 +137,8 @@ impl RecvBuffer {
     }
 
     /// Sets the maximum number of bytes above the read offset. Bytes stored before remain, even above a lower
-    /// limit.
+    /// limit. The right edge of an advertised window must not move back (RFC 9293 section 3.8.6); the caller ensures
+    /// that, because the buffer does not know which window was advertised.
     pub fn set_limit(&mut self, limit: u64) {
         self.limit = limit;
     }
@@ -274,7 +276,7 @@ impl RecvBuffer {
         }
         let next = self.places.get(i).map(|next| next.start);
         if let Some(next) = next {
-            // As if the data began at the start of its block: the headers before it are few bytes.
+            // This counts the headers in front of the data as waste too; they are few bytes.
             wasted += BLOCK_BYTES.saturating_sub(next.saturating_sub(range.start));
         }
         let is_range_free = next.is_none_or(|next| range.end <= next)

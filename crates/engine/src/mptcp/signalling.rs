@@ -79,8 +79,8 @@ impl Connection {
 
     /// Withdraws the addresses of a path that match `is_gone` (RFC 8684 section 3.4.2), as far as the peer may know
     /// them: a subflow uses them, or this side is a listener that announces them. A listener withdraws the initial
-    /// address (id 0) only if the path has an address to announce for it. Otherwise nothing could make the peer join
-    /// there again.
+    /// address (id 0) only if the path has an address to announce for it. Without an announcement to follow, the
+    /// withdrawal would be for ever: the peer would never join there again.
     // Conforms: 8684-3.4.2-9
     pub fn withdraw_addresses(
         &mut self,
@@ -101,12 +101,13 @@ impl Connection {
             self.transport
                 .signals
                 .cancel(|s| matches!(s, Signal::Announce { id, .. } if *id == own_id));
-            // The peer may have accepted a join whose third ACK left, even if no answer has arrived.
+            // A join counts from its third ACK on: the peer may have accepted it, although no answer has arrived.
             let may_be_known = |s: &Subflow| s.is_alive() && !s.is_unaccepted_join();
             let mut subflows = self.transport.subflows.iter();
             let is_used = subflows.any(|s| may_be_known(s) && s.path == id && s.ids.own == own_id);
             let can_return = !is_listener || own_id != 0 || announced.is_some();
-            // The announcement may not have left yet. To withdraw an unknown address does no harm.
+            // The announcement may not have left yet. To withdraw an unknown address does no harm. The initial address
+            // (id 0) is not announced at first, so it counts only if a subflow uses it.
             let may_be_announced = is_listener && announced.is_some() && own_id != 0;
             if (is_used && can_return) || may_be_announced {
                 self.transport
@@ -128,13 +129,14 @@ impl Connection {
                 let Signal::Announce { id, addr } = s else {
                     return false;
                 };
+                // The port is not compared: an option without a port means that of the subflow (see `signal_option`).
                 *id == add.address_id && addr.ip() == add.addr
             });
             return;
         };
         let keys = (mptcp.remote.key, mptcp.local.key);
         if self.transport.joins.is_pending() {
-            // The HMAC may depend on the secret, so it cannot be verified yet.
+            // The HMAC may depend on the secret of the application (see `joins`), so it cannot be verified yet.
             return self
                 .transport
                 .joins
@@ -145,7 +147,8 @@ impl Connection {
             return;
         }
         self.transport.signals.counts.add_addr_received += 1;
-        // Only an opener may not know this yet. The HMAC depends on its key, so the peer has received its third ACK.
+        // Only an opener can still be unsure. The peer needs the opener's key for the HMAC, and has it from the third
+        // ACK.
         self.transport.set_fully_established(ctx.now);
         let port = add
             .port
@@ -203,7 +206,8 @@ impl Connection {
 }
 
 impl Transport {
-    /// Announces an address, if this side accepts joins: only a listener does.
+    /// Announces an address, if this side accepts joins: only a listener does. An opener announces nothing, because it
+    /// opens the joins itself, from its own addresses.
     pub(super) fn announce(&mut self, ctx: &Ctx<'_>, id: u8, addr: Option<SocketAddr>) {
         let may_announce = self.listener.is_some() && self.may_signal();
         if let Some(addr) = addr.filter(|_| may_announce) {
@@ -227,13 +231,13 @@ impl Transport {
     /// Returns whether a working subflow can carry the signal. Without a working subflow the signal stays
     /// pending. No timer is needed then, because the recovery of a subflow is an event that polls again.
     fn can_be_sent(&self, signal: &Signal) -> bool {
-        // A resting subflow counts as working, unlike for data: it has not failed. Its rest lasts as long as the
-        // connection is idle, so MP_PRIO for it could wait for ever.
+        // Rest is deliberately not tested here: it bars data only. It lasts as long as the connection is idle, so
+        // MP_PRIO would wait that long.
         let works = |s: &Subflow| s.can_carry() && !s.signs.stale;
         match signal {
             // A probe is how a subflow shows that it works.
             Signal::Validate(_) => true,
-            // The HMAC of ADD_ADDR needs the secret.
+            // The HMAC of ADD_ADDR needs the secret of the application, or the decision that there is none.
             Signal::Announce { .. } if self.joins.is_pending() => false,
             // A signal that belongs to a subflow that is gone counts as sendable, so that `poll_signal` cancels
             // it.
@@ -304,6 +308,7 @@ impl Transport {
     }
 
     /// Returns the option that carries the signal on subflow `i`; `None` for a probe, which needs no option.
+    /// The other signals always have one: `may_signal` has tested for MPTCP, and a withdrawal has at least one id.
     fn signal_option(
         &mut self,
         ctx: &Ctx<'_>,
@@ -373,7 +378,7 @@ impl Transport {
             options.timestamps = None;
         }
         let seq = subflow.snd.nxt;
-        // `emit` takes the due acknowledgement for sent. But without DSS the peer still lacks the DATA_ACK, so another
+        // `emit` marks the due acknowledgement as sent. But without DSS the peer still lacks the DATA_ACK, so another
         // acknowledgement has to follow.
         let owes_data_ack = subflow.rcv.due != AckDue::Never && dss.is_none();
         let out = self.emit(ctx, i, seq, Flags::ACK, options, Body::None);

@@ -10,9 +10,9 @@ use serde_json::{Map, json};
 /// highest, so that a cell of a table stays short.
 const MAX_SHOWN_VALUES: usize = 4;
 
-/// One claim with its measured values, all of which must keep the bound. If the source leaves a parameter open, the
-/// experiment measures with several values of the parameter. Each gives a part of the claim, and the verdict says in
-/// which parts the claim holds.
+/// One claim with its measured values, all of which must keep the bound. A part is one combination of a setting (what
+/// the source leaves open, such as `CUBIC, IW 10`) and a value of the swept parameter (such as loss). The verdict says
+/// in which parts the claim holds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The claim, without the bound.
@@ -25,16 +25,16 @@ pub struct Verdict {
     pub reported: String,
     /// The expected reason if the claim does not hold, shown only then; empty if none is known.
     pub unless: String,
-    /// Name of the swept parameter, which has another value in each part of a setting; empty if none is swept.
+    /// Name of the swept parameter; empty if none is swept.
     pub swept: String,
     /// The parts, in the order of the sweep.
     pub parts: Vec<Part>,
 }
 
-/// The values of a claim in one setting.
+/// The values of a claim in one setting, at one value of the swept parameter.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// The setting of parameters that the source leaves open, such as `CUBIC, IW 10`; may be empty.
+    /// The setting: what the source leaves open, such as `CUBIC, IW 10`; may be empty.
     pub setting: String,
     /// The value of the swept parameter, such as `2 %`; empty if none is swept.
     pub at: String,
@@ -89,8 +89,9 @@ pub enum Bound {
 pub enum Judgement {
     /// The bound is not kept.
     Fails,
-    /// The bound is strict (below or above), and the confidence interval contains it, so that neither of two compared
-    /// sides is shown to be ahead. Of a claim: no part holds, and some part is a tie.
+    /// The bound is strict (below or above), and the confidence interval contains it. A value with a strict bound
+    /// and an interval is a ratio or difference of two sides, so neither is shown to be ahead. Of a claim: no part
+    /// holds, and some part is a tie.
     Tie,
     /// Some parts of a claim hold and others do not.
     HoldsWhere,
@@ -109,10 +110,11 @@ impl Bound {
         }
     }
 
-    /// Judges a value. Only a strict bound (below or above), which compares two sides, can yield a tie. The other
-    /// bounds already contain a tolerance.
+    /// Judges a value. Only a strict bound (below or above) on a value with an interval, which compares two sides, can
+    /// yield a tie. The other bounds already contain a tolerance.
     fn judge(self, value: &Value) -> Judgement {
         let Some(mean) = value.value else {
+            // A claim holds only if measurements show it.
             return Judgement::Fails;
         };
         if let (Bound::Below(end) | Bound::Above(end), Some(half)) = (self, value.half)
@@ -154,7 +156,8 @@ impl fmt::Display for Value {
         match (self.value, self.half) {
             (None, _) => f.write_str("not measured")?,
             (Some(value), Some(half)) if half > 0.0 => {
-                // As many decimals as the value has unless it is whole.
+                // The half width gets the decimals for a value of this size, even if the value is whole and is shown
+                // without any.
                 write!(f, "{} ± {half:.*}", number(value), decimals(value))?;
             }
             (Some(value), _) => f.write_str(&number(value))?,
@@ -176,8 +179,8 @@ impl Part {
     /// Returns the value with the worst judgement. Of several such values, returns the one that is farthest on the
     /// wrong side of the bound, or nearest to the bound if all are on the right side.
     pub fn worst(&self, bound: Bound) -> Option<&Value> {
-        // NaN is the highest value in `total_cmp`, so a missing value is the worst of those that fail.
-        let excess = |v: &Value| bound.excess(v.value.unwrap_or(f64::NAN));
+        // A missing value is the worst of those that fail.
+        let excess = |v: &Value| v.value.map_or(f64::INFINITY, |value| bound.excess(value));
         // The judgement comes first, because a tie with a wide interval may be farther on the wrong side than a value
         // that fails.
         let rank = |v: &&Value| (std::cmp::Reverse(bound.judge(v)), excess(v));
@@ -320,8 +323,8 @@ impl Verdict {
     /// Returns the measured values as a short text.
     pub fn measured(&self) -> String {
         let mut values = self.values();
-        // NaN is the highest value in this order, so a missing value is shown as the highest.
-        let known = |v: &Value| v.value.unwrap_or(f64::NAN);
+        // A missing value is shown as the highest. All others are finite.
+        let known = |v: &Value| v.value.unwrap_or(f64::INFINITY);
         let text = if values.len() > MAX_SHOWN_VALUES {
             values.sort_by(|a, b| known(a).total_cmp(&known(b)));
             format!("{} to {}", values[0], values[values.len() - 1])
@@ -425,8 +428,8 @@ impl Verdict {
         places
     }
 
-    /// Returns the verdict as JSON. Labels are the keys of the values, so of values with the same label only the last
-    /// one is there.
+    /// Returns the verdict as JSON. Labels are the keys of the values, so the values of a part should have different
+    /// labels: of values with the same label, setting and swept value, only the last one is there.
     pub fn json(&self) -> serde_json::Value {
         let values = self.values().into_iter();
         let values = values.map(|value| (value.label, json!(value.value)));
@@ -441,8 +444,8 @@ impl Verdict {
     }
 }
 
-/// Returns the names of the `members` among `all` settings. If all settings with the same beginning, up to a
-/// comma, are members, the beginning stands for them.
+/// Returns the names of the `members`. If every setting in `all` that begins with `CUBIC` is a member, only `CUBIC`
+/// stands for them. The beginning ends at the first comma.
 fn shortened(members: &[&str], all: &[&str]) -> String {
     let beginning = |setting: &&str| setting.split(", ").next().unwrap_or_default().to_owned();
     let mut names: Vec<String> = Vec::new();
@@ -477,8 +480,9 @@ fn with_unit(text: &impl ToString, unit: &str) -> String {
     format!("{} {unit}", text.to_string()).trim_end().to_owned()
 }
 
-/// Returns the number of decimals of a value: a larger value gets fewer. From 0.1 on, values get three or four
-/// significant digits, which is about as exact as the measurements are. A guess.
+/// Returns the number of decimals of a value: a larger value gets fewer. From 0.1 to 10,000, values get three or four
+/// significant digits, which is about as exact as the measurements are: a guess. Larger values are rounded to whole
+/// numbers.
 fn decimals(value: f64) -> usize {
     match value.abs() {
         0.0..10.0 => 3,

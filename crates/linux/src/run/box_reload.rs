@@ -42,8 +42,8 @@ impl BoxHost<'_> {
         new: BoxConfig,
     ) -> std::result::Result<Changes, Answer> {
         if context.core.is_stopping() {
-            // The core answers every change so while it stops. Other than `Answer::Error`, this is not logged as an
-            // error.
+            // While it stops, the core gives this answer to every change. Unlike `Answer::Error`, it is not logged as
+            // an error.
             return Err(Answer::Wrong(STOPPING.to_owned()));
         }
         let mut config = before.clone();
@@ -73,8 +73,9 @@ impl BoxHost<'_> {
             return Err(SystemError::other(action, "reload again in a few seconds"));
         };
         // The listeners come before the rules: they are the most likely to fail (an address may be in use), and the
-        // easiest to undo. Without its rule, a new listener can be reached over the links, but no connection is
-        // accepted before this function returns. From then on the rule drops the packets of such a connection.
+        // easiest to undo. Until its rule exists, a new listener can be reached over the links, and the kernel may
+        // complete handshakes. They stay in the backlog: nothing is accepted before this function returns, and by then
+        // the rule drops their packets.
         context.sockets.listen_only(&config.socks)?;
         let places_before = std::mem::replace(&mut self.network.places, places);
         if let Err(error) = self.change_network(config) {
@@ -97,8 +98,8 @@ impl BoxHost<'_> {
                 .stack
                 .revalidate_path(context.now, self.paths[place]);
         }
-        // `refresh` does this only if the state of a link has changed. But the link that forwards may have been
-        // removed.
+        // `refresh` calls `keep_forwarding` only if the state of a link has changed. But a reload may have removed the
+        // link over which the kernel forwards.
         self.keep_forwarding(context.core);
         if before.servers != config.servers {
             warn_of_plaintext(config);
@@ -137,12 +138,13 @@ impl BoxHost<'_> {
             let number = Places::path(*place).0;
             let link = &config.links[*config_index];
             let addresses = uplinks.addresses_of(number, link, &state, v6);
+            // A list by place grows by one entry at most: the new place is the lowest free one, or the next.
             network
                 .addresses
                 .resize(network.addresses.len().max(*place + 1), addresses);
             network.addresses[*place] = addresses;
             let addresses = in_use(addresses, &network.links, *place);
-            // The place of an earlier link has a path already, and a stack never forgets a path.
+            // The stack keeps the number of a path even after `remove_path`, so a reused place reuses its path.
             let path = match self.paths.get(*place) {
                 Some(path) => {
                     core.replace_link(now, *path, (*config_index, addresses), context.stack)
@@ -196,7 +198,7 @@ impl BoxHost<'_> {
             context.core.remove_path(context.now, path, context.stack);
             context.tunnel.remove(path);
             if let Some(mtu) = self.network.mtus.get_mut(*place) {
-                // `Network::route` then sets the MTU of the next link at this place.
+                // 0 marks a place without a link: `Network::route` sets the MTU when a link takes the place.
                 *mtu = 0;
             }
         }

@@ -1,5 +1,5 @@
-//! Saves what a box has measured of paths and servers: its records, which operators know as measurements. A separate
-//! thread writes the file, so that a slow disk does not delay the box.
+//! Saves the records of a box: what it has measured about paths and servers. Messages to operators call them
+//! measurements. A separate thread writes the file, so that a slow disk does not delay the box.
 
 use std::fs::DirBuilder;
 use std::io::ErrorKind;
@@ -94,8 +94,11 @@ impl RecordWriter {
         }
     }
 
-    /// Saves `records` unless they are saved already, and waits until the thread has ended. Nothing is repeated if
-    /// this save fails.
+    /// Saves `records` unless they are saved already, and waits until the thread has ended. If this save fails, it is
+    /// not tried again. A set that is still being saved counts as saved. If that save fails now, its changes are lost.
+    ///
+    /// A disk that hangs delays the end of the box, and with it the removal of its rules, until the service manager
+    /// kills the process.
     pub fn finish(self, records: SavedState) {
         if self.needs_save(&records) {
             // Sending fails only if the thread has ended. Nothing can be saved then.
@@ -111,7 +114,8 @@ impl RecordWriter {
     }
 }
 
-/// Creates the directory if it is missing, so that only its owner may look into it.
+/// Creates the directory if it is missing. Only its owner may look into it: the records name the servers and links of
+/// the box. An existing directory keeps its mode, which is the operator's choice.
 ///
 /// # Errors
 /// Fails if the parent of the directory is missing, or if this process may not write there.

@@ -15,7 +15,8 @@ use crate::protocol::socks::RequestMetadata;
 use crate::relay::table::SessionId;
 
 impl ServerCore {
-    /// Answers the request for a probe with the egress metrics, and sends the train.
+    /// Answers the request for a probe with the egress metrics (the server's own bandwidth and delay to the Internet),
+    /// and sends the train.
     pub(super) fn on_probe(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -53,8 +54,9 @@ impl ServerCore {
         }
         self.counters.trains += u64::from(train.records > 0);
         let conn = session.channel.conn;
-        // A probe also makes the server measure its way to one of its targets, addresses on the Internet. The result
-        // counts in the answers to later probes; this answer does not wait for it.
+        // A probe also makes the server measure its way to one of its targets, addresses on the Internet. So the server
+        // measures only while boxes ask for the metrics. A box cannot choose the target, and `egress` bounds the rate.
+        // The result counts in the answers to later probes; this answer does not wait for it.
         self.egress.connect_to_target(ctx);
         // The answer has this number, so it is computed before the answer is sent.
         let unpaced = train.records.min(unpaced_records(ctx.stack, conn));
@@ -108,9 +110,10 @@ impl ServerCore {
     }
 }
 
-/// Returns the number of records behind the answer that the engine's pacing will not delay. Pacing delays what exceeds
-/// an initial window, or only four segments if the engine has no measurements of the path. The delayed records arrive
-/// as the server's pacing spaced them, so the box computes nothing from them.
+/// Returns the number of records behind the answer that the engine's pacing will not delay. The engine sends an initial
+/// window unpaced; if it has no measurements of the path, only four segments. Pacing delays what follows. The delayed
+/// records arrive as the server's pacing spaced them, so the box computes nothing from them. With gaps in the train,
+/// pacing may delay even fewer records; the number disregards that, and so never contains a delayed record.
 fn unpaced_records(stack: &Stack, conn: ConnId) -> u8 {
     let subflows = stack.subflows(conn);
     // A box probes over regular TCP, so the connection has one subflow.

@@ -39,8 +39,9 @@ impl ProbePace {
 
     /// Returns whether probes have the short interval because users had traffic.
     pub(super) fn is_busy(&self, now: Instant) -> bool {
-        // The next probe after the last bytes is planned already. Two intervals ensure that one more follows it at the
-        // short interval: a user may be waiting for an answer over a link that has just failed.
+        // When the last bytes move, a probe is already planned, at most one `busy` ahead. When that probe ends,
+        // traffic must still count as recent, so that the next one comes soon too: a user may be waiting for an answer
+        // over a link that has just failed.
         self.had_traffic(now, self.settings.busy * 2)
     }
 
@@ -63,12 +64,13 @@ impl ProbePace {
                 0
             };
             let slow = self.settings.failing * (1 << shift);
-            // The doubling ends at `idle`, at which even a server that answers is probed. A file may set `failing`
-            // above `idle`; the interval is `failing` then.
+            // The doubling ends at `idle`, at which even a server that answers is probed. A configuration may set
+            // `failing` above `idle`; the interval is `failing` then.
             return slow.min(self.settings.idle.max(self.settings.failing));
         }
         // Users depend only on the servers that new connections go to. The others are probed to be known as a
-        // replacement.
+        // replacement. A metered link makes no difference: it is probed only while it is in use, because no
+        // other link suffices, and then users depend on it.
         if current && self.is_busy(now) {
             self.settings.busy
         } else {

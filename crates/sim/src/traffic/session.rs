@@ -65,7 +65,7 @@ pub struct Bulk {
     pub span: Duration,
 }
 
-// The paper on PO, whose video experiments (po-4 and others) use this model, does not describe its video. So these
+// The paper on partial order (PO) does not describe the video of its experiments (here po-4 and others). So these
 // numbers are guesses: common values of broadcast video.
 
 /// Frames per second of a video.
@@ -76,8 +76,9 @@ const GROUP: u32 = 12;
 const RATE: u32 = 4_000_000;
 
 /// A model of a video encoder that makes 25 frames per second, 4 Mbit/s in all. Frames come in groups of 12, in the
-/// order I BB P BB P ... of their types. All frames of a type have the same size, and the sizes I:P:B are 6:3:1, also a
-/// guess.
+/// order I BB P BB P ... of their types. This is the order of display, a simplification: an encoder makes a P frame
+/// before the B frames that refer to it. All frames of a type have the same size, and the sizes I:P:B are 6:3:1, also
+/// a guess.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Video {
     /// Stream and priority of I frames. The other frames of the group depend on the I frame.
@@ -146,7 +147,7 @@ impl Bulk {
         self.message.max(1).into()
     }
 
-    /// Returns the time at which message `n`, counted from 0, is made, from the opening of the connection. Returns
+    /// Returns when message `n` is made (the first is 0), as the time since the connection was opened. Returns
     /// `None` without a rate, and at the rate 0, at which no message is made.
     fn made_at(&self, n: u64) -> Option<Duration> {
         let bits = u128::from(n) * u128::from(self.len()) * 8;
@@ -201,7 +202,8 @@ impl Session {
                     made_at: opened_at + at,
                     deadline: None,
                 });
-                // Without a rate, the next message waits until this one is written.
+                // Without a rate, the next message waits until this one is written. `next_due` sees to that, unless a
+                // full outbox has dropped this message: then the loop would not end.
                 if bulk.rate.is_none() {
                     break;
                 }
