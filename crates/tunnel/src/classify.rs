@@ -117,3 +117,14 @@ impl FlowNumbers {
         self.keys.len()
     }
 }
+
+/// Returns the key of UDP packets from 10.0.0.1, port 5000, to 192.0.2.`last`, port 53.
+#[cfg(test)]
+pub(crate) fn key(last: u8) -> FlowKey {
+    FlowKey {
+        src: IpAddr::from([10, 0, 0, 1]),
+        dst: IpAddr::from([192, 0, 2, last]),
+        protocol: 17,
+        ports: [0x13, 0x88, 0, 53],
+    }
+}

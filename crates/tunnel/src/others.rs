@@ -12,7 +12,7 @@ const SHARED_SPAN: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Others {
     pub load: PathLoad,
-    /// The urgency of the most urgent data of this host on the path, with that of the tunnel.
+    /// The urgency of the most urgent data of this host on the path, the tunnel's included.
     pub most_urgent: Option<Urgency>,
     /// The last time at which there was any.
     seen_at: Option<Instant>,

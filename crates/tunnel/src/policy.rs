@@ -17,7 +17,7 @@ use crate::config::Mode;
 pub struct FlowPolicy {
     /// The urgency; the default urgency if it is `None`.
     pub urgency: Option<Urgency>,
-    /// The rule by which packets are given to paths; that of [`crate::Config`] if it is `None`.
+    /// The rule by which packets are given to paths; if it is `None`, the mode of [`crate::Config`] counts.
     pub mode: Option<Mode>,
 }
 
@@ -83,18 +83,8 @@ impl StatedPolicies {
 
 #[cfg(test)]
 mod tests {
-    use core::net::IpAddr;
-
     use super::*;
-
-    fn key(last: u8) -> FlowKey {
-        FlowKey {
-            src: IpAddr::from([10, 0, 0, 1]),
-            dst: IpAddr::from([192, 0, 2, last]),
-            protocol: 17,
-            ports: [0x13, 0x88, 0x0f, 0xa0],
-        }
-    }
+    use crate::classify::key;
 
     fn policy(level: u8, mode: Mode) -> FlowPolicy {
         FlowPolicy {

@@ -85,8 +85,9 @@ impl Tunnel {
         uses.collect()
     }
 
-    /// Sets the load of a path by other senders of this host, and the urgency of the most urgent data there, with that
-    /// of the tunnel. A packet is expected to wait behind the load. Less urgent packets of large flows keep the queue of the path short.
+    /// Sets the load of a path by other senders of this host, and the urgency of the most urgent data there, the
+    /// tunnel's included. A packet is expected to wait behind the load. Less urgent packets of large flows keep the queue
+    /// of the path short.
     pub fn set_path_load(
         &mut self,
         now: Instant,

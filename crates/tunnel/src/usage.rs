@@ -139,15 +139,7 @@ mod tests {
 
     use super::*;
     use crate::Mode;
-
-    fn key(last: u8) -> FlowKey {
-        FlowKey {
-            src: IpAddr::from([10, 0, 0, 1]),
-            dst: IpAddr::from([192, 0, 2, last]),
-            protocol: 17,
-            ports: [0x13, 0x88, 0, 53],
-        }
-    }
+    use crate::classify::key;
 
     fn direction(key: FlowKey, ms: u64, sends: bool) -> Direction {
         let mut usage = Usage::start(Instant::from_millis(ms));

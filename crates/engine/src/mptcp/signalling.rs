@@ -129,7 +129,7 @@ impl Connection {
                 let Signal::Announce { id, addr } = s else {
                     return false;
                 };
-                // The port is not compared: an option without a port means that of the subflow (see `signal_option`).
+                // The port is not compared: an option without a port means the subflow's (see `signal_option`).
                 *id == add.address_id && addr.ip() == add.addr
             });
             return;

@@ -592,7 +592,7 @@ impl Subflow {
     #[inline]
     pub fn count_load(&mut self, loads: &mut Loads) {
         let load = self.load();
-        // Every packet counts the loads of all subflows, and usually changes that of one.
+        // Every packet counts the loads of all subflows, and usually changes one of them.
         if load != self.shares.load.load() {
             loads.replace(self.link(), &mut self.shares.load, load);
         }

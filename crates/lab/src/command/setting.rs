@@ -76,3 +76,9 @@ pub fn aligned(rows: &[Vec<String>], left: usize) -> String {
     };
     rows.iter().map(line).collect()
 }
+
+/// Returns the last `n` lines of a log, or all if there are fewer.
+pub fn last_lines(log: &str, n: usize) -> impl Iterator<Item = &str> {
+    let skipped = log.lines().count().saturating_sub(n);
+    log.lines().skip(skipped)
+}

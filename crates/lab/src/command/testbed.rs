@@ -6,7 +6,7 @@ use std::path::Path;
 use braid_testbed as testbed;
 use braid_testbed::{Client, LinkChange, Options, Spec, render};
 
-use super::setting::{ensure_netns, print_result};
+use super::setting::{ensure_netns, last_lines, print_result};
 use crate::cli::Testbed;
 use braid::failure::Failure;
 
@@ -67,12 +67,13 @@ fn up(file: &Path, json: bool) -> Result<(), Failure> {
         let process = host.process.as_ref().filter(|p| p.pid.is_none())?;
         let how = process.ended.as_ref()?;
         let log = std::fs::read_to_string(&process.log).unwrap_or_default();
-        let lines: Vec<_> = log.lines().collect();
-        let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n  ");
         let name = &host.name;
-        Some(format!(
-            "the process of {name} ended ({how}); the testbed stays up without it:\n  {last}"
-        ))
+        let mut text =
+            format!("the process of {name} ended ({how}); the testbed stays up without it:");
+        for line in last_lines(&log, LOG_LINES) {
+            text += &format!("\n  {line}");
+        }
+        Some(text)
     });
     ended.map_or(Ok(()), |reason| Err(Failure::Run(reason)))
 }

@@ -34,7 +34,7 @@ impl ServerCore {
             .as_ref()
             .filter(|g| self.verifier.check_probe(g, metadata.into()));
         let Some(user) = grant.map(|g| g.user) else {
-            // The password was accepted, but the signature is not that of this probe. A request for a destination
+            // The password was accepted, but the signature does not cover this probe. A request for a destination
             // with a wrong signature is refused in the same way.
             return self.refuse(ctx, id, Refusal::WrongDestination);
         };

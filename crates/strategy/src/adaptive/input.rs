@@ -65,8 +65,8 @@ pub(super) struct DecisionInput<'a> {
 }
 
 impl<'a> DecisionInput<'a> {
-    /// Returns an input without subflows, which [`add_subflows`](Self::add_subflows) adds. The list of subflows is expensive to
-    /// move, so it is filled in place.
+    /// Returns an input without subflows, which [`add_subflows`](Self::add_subflows) adds. The list of subflows is
+    /// expensive to move, so it is filled in place.
     #[inline]
     pub fn new(
         view: &'a SendView<'a>,

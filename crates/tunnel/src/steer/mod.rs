@@ -77,7 +77,7 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Creates the rules. `redundant_rate` is that of [`crate::Config`].
+    /// Creates the rules. `redundant_rate` is as in [`crate::Config`].
     pub fn new(redundant_rate: u64) -> Self {
         Rules {
             redundant: Redundant::new(redundant_rate),

@@ -11,6 +11,7 @@ use braid_testbed::fixture::{self, Fixture};
 use braid_testbed::render::with_strategy;
 
 use crate::backend::interrupted;
+use crate::command::setting::last_lines;
 use crate::command::testbed::options;
 use braid::failure::Failure;
 
@@ -102,8 +103,7 @@ pub fn with_log_lines(fixture: &mut Fixture, failure: Failure) -> Failure {
     };
     for host in ["server", "box"] {
         let log = fixture.log(host);
-        let lines: Vec<_> = log.lines().collect();
-        for line in &lines[lines.len().saturating_sub(LOG_LINES)..] {
+        for line in last_lines(&log, LOG_LINES) {
             text += &format!("\n  {host}: {line}");
         }
     }
